@@ -20,7 +20,7 @@ from queuebell.bridge.contract.address import EMBEDDED, http_addresses, is_http
 from queuebell.bridge.contract.bounds import HEARTBEAT_S, SLACK_S
 from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.bridge.contract.names import DEFAULT_PREFIX
-from queuebell.bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE, doubtful, read_tables, resolve
+from queuebell.bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE, doubtful, parse_toml, resolve
 from queuebell.bridge.core.settings import (
     SLACK_BEATS,
     AckSeconds,
@@ -208,6 +208,17 @@ def _holds_secrets(tables: Mapping[str, Any]) -> bool:
         or _PASSWORD.search(addresses) is not None
         or any("key" in each for each in tables.get("azure_account", ()))
     )
+
+
+def read_tables(file: str) -> dict[str, Any]:
+    """Return the tables of a configuration file; raises `ConfigurationError` if it cannot be read."""
+    try:
+        text = pathlib.Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"config: cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{file}: invalid TOML: it is not UTF-8") from None
+    return parse_toml(text, file)
 
 
 def _buses(text: str) -> list[str]:

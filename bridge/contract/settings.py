@@ -1,4 +1,4 @@
-"""Settings from a file, the environment and the command line, checked one by one.
+"""Settings from a file, the environment and the command line, checked one by one; pure.
 
 The command line overrides the environment, the environment the file, the file the default. An error names the key,
 the origin of its value, and similar keys.
@@ -7,7 +7,6 @@ the origin of its value, and similar keys.
 from __future__ import annotations
 
 import difflib
-import pathlib
 import re
 import tomllib
 from collections.abc import Mapping
@@ -34,17 +33,6 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _REFUSED: Final = 0.8
 """From this similarity to a key on, an unknown variable is rejected as a misspelling."""
-
-
-def read_tables(file: str) -> dict[str, Any]:
-    """Return the tables of a configuration file; raises `ConfigurationError` if it cannot be read."""
-    try:
-        text = pathlib.Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"config: cannot read {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{file}: invalid TOML: it is not UTF-8") from None
-    return parse_toml(text, file)
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:

@@ -106,10 +106,12 @@ class Wires:
         routes.add("GET", "/v1/sessions", None, self.serve)
 
     async def serve(self, request: BaseRequest, _: str) -> StreamResponse:
-        """Serve one wire until it ends.
+        """Open a WebSocket connection for calls and sessions.
 
-        Raises `BadInput` (``bad_parameter``) unless this is a WebSocket handshake that offers ``queuebell.v2``, and
-        `Refusal` (``draining``) while the bridge stops.
+        A WebSocket handshake (RFC 6455) that offers the subprotocol queuebell.v2; any other request is refused. Binary
+        messages are calls, with the paths and bodies of this document (docs/reference/clients.md). Text messages are
+        the frames of a worker's session, JSON of at most 65536 bytes, described in asyncapi.yaml. With `--auth` it
+        requires a key; each call and each session needs its own permission.
         """
         refuse_while_draining(self.bridge)
         if (waits := self._authorizer.authorize(request, None, "")) is not None:

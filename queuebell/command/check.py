@@ -23,7 +23,7 @@ import msgspec
 from queuebell.bridge.contract.address import http_addresses
 from queuebell.bridge.contract.bounds import OWN_IN_WORDS, RoughCounts, in_words
 from queuebell.bridge.contract.errors import BusUnavailable, ConfigurationError, NotAllowed
-from queuebell.bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE, read_tables
+from queuebell.bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE
 from queuebell.bridge.core.settings import Numbers, Tuning
 from queuebell.bridge.keda.streams import REPEAT_S
 from queuebell.bridge.service.state.answers import (
@@ -51,7 +51,7 @@ from queuebell.bridge.service.state.check import (
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, plain, print_json, trouble
 from queuebell.command.progress import Progress
 from queuebell.command.reaching import STORE, Reached, reach
-from queuebell.settings import Settings
+from queuebell.settings import Settings, read_tables
 
 QUEUES_ASKED: Final = 1000
 DEADLINE_S: Final = 30.0

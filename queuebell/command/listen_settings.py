@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from queuebell.bridge.contract.errors import BadInput, ConfigurationError
 from queuebell.bridge.contract.names import DEFAULT_PREFIX
 from queuebell.bridge.contract.partitioning import Partitions
-from queuebell.bridge.contract.settings import LISTENER_TABLE, doubtful, read_tables, resolve
+from queuebell.bridge.contract.settings import LISTENER_TABLE, doubtful, resolve
 from queuebell.listeners.pool import Pool
 from queuebell.listeners.wake.pool import Share
 from queuebell.listeners.work.retry import ATTEMPTS_MAX, FACTOR_MAX, PAUSE_S_MAX, PAUSE_S_MIN, RetryPolicy
+from queuebell.settings import read_tables
 
 log = logging.getLogger("queuebell.listener")
 

@@ -25,13 +25,14 @@ from queuebell.bridge.brokers.address import with_prefix
 from queuebell.bridge.contract.address import is_http
 from queuebell.bridge.contract.errors import BadInput, ConfigurationError, QueuebellError
 from queuebell.bridge.contract.names import DEFAULT_PREFIX
-from queuebell.bridge.contract.settings import SCALE_TABLE, read_tables, resolve
+from queuebell.bridge.contract.settings import SCALE_TABLE, resolve
 from queuebell.listeners.scaling.actuators.base import Actuator
 from queuebell.listeners.scaling.actuators.output import OUTPUT
 from queuebell.listeners.scaling.processes import Limits
 from queuebell.listeners.scaling.scaler import Scaler
 from queuebell.listeners.session.opening import PULL_ONLY
 from queuebell.listeners.work.lifecycle import StopSignals
+from queuebell.settings import read_tables
 
 log = logging.getLogger("queuebell.scaler")
 

@@ -149,7 +149,18 @@ def used() -> set[tuple[str, str]]:
         for file in sorted((ROOT / package).rglob("*.py"))
         if ROOM not in str(file.relative_to(ROOT))
         for name in private_names(ast.parse(file.read_text(encoding="utf-8")))
-    }
+    } | {(ROOM, name) for name in inherited_names(ast.parse((ROOT / ROOM).read_text(encoding="utf-8")))}
+
+
+def inherited_names(tree: ast.Module) -> Iterator[str]:
+    """Give the private names of a module's foreign parents that it reads or replaces, and those that it imports."""
+    yield from private_names(tree)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.bases:
+            for part in ast.walk(node):
+                name = part.attr if isinstance(part, ast.Attribute) else getattr(part, "name", "")
+                if is_private(name):
+                    yield name
 
 
 def told(root: pathlib.Path) -> set[tuple[str, str]]:
@@ -157,10 +168,7 @@ def told(root: pathlib.Path) -> set[tuple[str, str]]:
     section = text.partition("## Privates of libraries")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
     return {
-        (file.strip("`"), name)
-        for _, file, names, why in rows[1:]
-        if why and file.strip("`") != ROOM
-        for name in re.findall(r"`([^`]+)`", names)
+        (file.strip("`"), name) for _, file, names, why in rows[1:] if why for name in re.findall(r"`([^`]+)`", names)
     }
 
 

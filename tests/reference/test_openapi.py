@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,19 @@ import pytest
 
 from queuebell.bridge.access.grants import Verb
 from queuebell.bridge.contract.errors import STATUS_BY_CODE
+from queuebell.bridge.contract.event import EVENT_BYTES_MAX, REQUEST_BYTES_MAX
+from queuebell.bridge.contract.wire import FRAME_BYTES_MAX
 from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.api.queues import BULK_BYTES_MAX
 from queuebell.bridge.http.api.routes import Routes
 from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.queues.base import BATCH_MAX
+from queuebell.bridge.queues.http.shapes import ReceiveRequest
 from queuebell.bridge.queues.http.store import HttpStore
 from queuebell.bridge.service.bridge import Bridge
 from tests.reference.__main__ import FILES, OPENAPI
 from tests.reference.exchange import DOCUMENT, Exchange, watch
+from tests.reference.openapi.operations import OPERATIONS
 from tests.reference.openapi.refusals import MEANINGS
 from tests.support.command import ROOT
 from tests.support.processes import environment
@@ -51,6 +58,23 @@ def references(part: Any) -> list[str]:
 def test_the_file_is_that_of_the_code(file: Path) -> None:
     """`python -m tests.reference` would write the same."""
     assert file.read_text(encoding="utf-8") == FILES[file](), "run: python -m tests.reference"
+
+
+LIMITS = {
+    "publishTriggers": {REQUEST_BYTES_MAX, EVENT_BYTES_MAX},
+    "putMessages": {1, BATCH_MAX, BULK_BYTES_MAX},
+    "receiveMessages": {int(ReceiveRequest().visibility_timeout_s)},
+    "settleMessages": {BATCH_MAX, BULK_BYTES_MAX},
+    "showBuried": {BATCH_MAX},
+    "openSession": {FRAME_BYTES_MAX, 6455},
+    "beginSignIn": {STATUS_BY_CODE["not_found"]},
+}
+
+
+def test_the_numbers_in_the_words_of_a_call_are_its_limits() -> None:
+    """A route's docstring cannot name a constant."""
+    found = {each.id: {*map(int, re.findall(r"(?<![\w-])\d+\b", " ".join(each.words())))} for each in OPERATIONS}
+    assert {id_: numbers for id_, numbers in found.items() if numbers} == LIMITS
 
 
 async def test_every_route_is_in_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ class WebServer(HttpServer):
         LoginRoutes(authorizer.access, self._bridge.emit).add_to(routes)
         wires = self._wires = Wires(self._bridge, routes, authorizer, self._error_answer)
         wires.add_to(routes)
-        routes.add("GET", "/openapi.json", None, self._described)
+        routes.add("GET", "/openapi.json", None, self.describe)
         self._serve = routes.serve
 
     def _refused(self, request: BaseRequest, error: Exception) -> Answer:
@@ -111,7 +111,8 @@ class WebServer(HttpServer):
                 refusal = Refusal(code, refusal.detail)
         return refuse(refusal)
 
-    async def _described(self, request: BaseRequest, _: str) -> Answer:
+    async def describe(self, request: BaseRequest, _: str) -> Answer:
+        """Return this description."""
         return Answer(200, _description())
 
 

@@ -149,7 +149,12 @@ class QueueRoutes:
         return self._within.waiting(principal, 0 if principal is None else announced(request, most))
 
     async def put(self, request: Caller, queue: str) -> Answer:
-        """Put messages, which also triggers the queue."""
+        """Put messages on a queue.
+
+        As JSON 1 to 32 messages, all or none; with any other Content-Type, or none, the body is one message. Creates
+        the queue if it does not exist, and wakes its workers. At most 3145728 bytes. Unknown parameters of the address
+        are refused.
+        """
         refuse_while_draining(self._bridge)
         query = only_query_of(request, "create")
         json = is_json(request)
@@ -171,7 +176,13 @@ class QueueRoutes:
             return Answer(201, _encode(PutAnswer(receipts)))
 
     async def put_once(self, request: Caller, queue: str) -> Answer:
-        """Put one message under the id in the path, unless it was put before."""
+        """Put one message under your own id, once.
+
+        Safe to repeat: the same body under the same id is put once, as long as the message exists and for a while after
+        it. The body is the message itself, whatever its Content-Type, except for
+        application/vnd.queuebell.message+json: that is one message in JSON, as in a put of several, with headers.
+        Unknown parameters of the address are refused.
+        """
         refuse_while_draining(self._bridge)
         key = key_of(request)
         json = media_type(request) == MESSAGE_TYPE
@@ -199,7 +210,11 @@ class QueueRoutes:
         return answer
 
     async def receive(self, request: Caller, queue: str) -> Answer:
-        """Receive messages; an empty request has the defaults."""
+        """Receive messages from a queue.
+
+        Returns immediately with the available messages. Each message is yours until its visibility timeout ends: delete
+        it when it is done. Without a body, one message is received for 30 seconds.
+        """
         raw = await _optional_json(request)
         asked = _decode(_receive, raw) if raw else _DEFAULT_RECEIVE
         with self._room.share() as share:
@@ -227,7 +242,10 @@ class QueueRoutes:
         raise _unread()
 
     async def settle(self, request: Caller, queue: str) -> Answer:
-        """Delete, release and extend."""
+        """Delete messages, return them, or extend their timeouts.
+
+        At most 32 in each list, and 3145728 bytes. Each item has its own outcome.
+        """
         require_json(request)
         asked = _decode(_settle, await read_body(request, BULK_BYTES_MAX))
         settlement = Settlement(
@@ -240,7 +258,7 @@ class QueueRoutes:
         return Answer(200, _encode(answer))
 
     async def peek(self, request: Caller, queue: str) -> Answer:
-        """Return messages without receiving them: at least one, fewer than asked for if the answer would be long."""
+        """Show messages without receiving them."""
         limit = number(query_of(request), "max", 1, BATCH_MAX, BATCH_MAX)
         with self._room.share() as share:
             found = await _read(share, lambda: self._store.peek(queue, limit, room=share))
@@ -255,16 +273,22 @@ class QueueRoutes:
             return Answer(200, _encode(PeekAnswer(parts)))
 
     async def clear(self, request: Caller, queue: str) -> Answer:
-        """Remove all messages."""
+        """Remove all messages of a queue."""
         await self._store.clear(queue)
         return Answer(204)
 
     async def pause(self, request: Caller, queue: str) -> Answer:
-        """Stop delivering messages."""
+        """Deliver no messages; puts are still accepted.
+
+        Repeating it changes nothing; it persists across restarts.
+        """
         return await self._pause(request, queue, True)
 
     async def resume(self, request: Caller, queue: str) -> Answer:
-        """Deliver messages again, and wake waiting workers."""
+        """Deliver messages again, and wake workers.
+
+        Repeating it changes nothing; it persists across restarts.
+        """
         return await self._pause(request, queue, False)
 
     async def _pause(self, request: Caller, queue: str, paused: bool) -> Answer:
@@ -274,19 +298,22 @@ class QueueRoutes:
         return Answer(204)
 
     async def create(self, request: Caller, queue: str) -> Answer:
-        """Create a queue."""
+        """Create a queue, or replace its metadata.
+
+        Optional: the first put creates the queue.
+        """
         raw = await _optional_json(request)
         async with self._within.making(self._authorizer.principal(request), queue):
             metadata = _decode(_create, raw).metadata if raw else None
             return Answer(201 if await self._store.create(queue, metadata) else 204, media="")
 
     async def delete(self, request: Caller, queue: str) -> Answer:
-        """Delete a queue."""
+        """Remove a queue and its messages."""
         await self._store.delete(queue)
         return Answer(204)
 
     async def list(self, request: Caller, _: str) -> Answer:
-        """List one page of the queues that the sender may see."""
+        """List the queues of this bridge's queue service."""
         query = query_of(request)
         prefix, after = query.get("prefix", ""), query.get("after", "")
         if _list_prefix(prefix) is None or _list_prefix(after) is None:
@@ -300,7 +327,10 @@ class QueueRoutes:
         return Answer(200, _encode(QueueNames([name for name, _ in found], following)))
 
     async def describe(self, request: Caller, queue: str) -> Answer:
-        """Return the state of a queue."""
+        """Show the state of a queue.
+
+        Also for a known queue in an external store.
+        """
         store = self._store
         described = self._bridge.describe(queue, lambda name: self._authorizer.can_see(request, name))
         if described is None and self._bridge.own is None and await store.exists(queue):

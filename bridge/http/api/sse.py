@@ -92,7 +92,12 @@ class EventStreams(StreamAnswers):
         routes.add("GET", "/v1/wakes", Verb.LOOK, self.wakes)
 
     async def wakes(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
-        """Open one stream; without a queue, or with an invalid one, it is refused with 400."""
+        """Receive wakes of queues, as server-sent events.
+
+        The stream stays open; each event `wake` reports that a queue has work. If you send its id back in
+        Last-Event-ID, the bridge sends what was missed; an event `gap` means that it cannot know. The events are
+        described in asyncapi.yaml.
+        """
         pairs = query_pairs(request, _FIELDS_MAX)
         named = [parse_reference(value) for name, value in pairs if name == "queue"]
         queues = frozenset(named)

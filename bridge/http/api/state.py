@@ -46,7 +46,7 @@ class StateRoutes:
         routes.add("GET", "/v1/queues/{queue}/explain", Verb.LOOK, self.explain, call=True)
 
     async def findings(self, request: Caller, _: str) -> Answer:
-        """Return the findings, also of webhooks."""
+        """Show findings that need attention."""
         found = await between_others(
             findings(
                 self._bridge.scheduler,
@@ -58,7 +58,7 @@ class StateRoutes:
         return Answer(200, msgspec.json.encode(with_webhooks(found, self._rows())))
 
     async def explain(self, request: Caller, queue: str) -> Answer:
-        """Return which sessions and subscribers a trigger would reach now; 404 for an unknown queue."""
+        """Explain which workers a trigger would wake now."""
         explained = explain.of(self._bridge, queue)
         if explained is None:
             raise Refusal("queue_not_found", "there is no such queue")
@@ -66,24 +66,30 @@ class StateRoutes:
         return Answer(200, msgspec.json.encode(explain.plain(explained, self._rows(), subjects)))
 
     async def forget(self, request: Caller, queue: str) -> Answer:
-        """Forget a deleted queue of an external store; 404 if unknown, 409 if it exists here or has listeners."""
+        """Forget a queue of an external store that no longer exists."""
         self._bridge.forget(queue)
         return Answer(204)
 
     async def cluster(self, request: Caller, _: str) -> Answer:
-        """Return the cluster as this bridge sees it; without a name for a single bridge."""
+        """Show the bridges of this cluster."""
         return Answer(200, msgspec.json.encode(self._bridge.cluster()))
 
     async def listeners(self, request: Caller, _: str) -> Answer:
-        """Return one object per session and plain subscriber."""
+        """List workers, event streams and webhooks.
+
+        Webhooks are added in the configuration file only, never over HTTP.
+        """
         return Answer(200, msgspec.json.encode(Listeners(self._bridge.listeners() + self._rows())))
 
     async def alive(self, request: Caller, _: str) -> Answer:
-        """Answer: the event loop runs."""
+        """Check that the bridge answers."""
         return Answer(200, b'{"alive":true}')
 
     async def ready(self, request: Caller, _: str) -> Answer:
-        """Return whether everything that is required works."""
+        """Check that all required parts work.
+
+        The data file and each configured bus; a setting decides which of them are required.
+        """
         readiness = self._bridge.readiness()
         answer = Answer(200 if readiness.ready else 503, msgspec.json.encode(readiness))
         if not readiness.ready:
@@ -91,7 +97,7 @@ class StateRoutes:
         return answer
 
     async def metrics(self, request: Caller, _: str) -> Answer:
-        """Return the metrics in Prometheus's text format."""
+        """Return the metrics."""
         # Read in slices and formatted in a thread: with thousands of queues it takes longer than a wake should wait.
         metrics = self._bridge.metrics
         write = await between_others(metrics.snapshot())

@@ -42,7 +42,12 @@ class TriggerRoutes:
         routes.add("POST", TRIGGERS + "/{queue}", Verb.RING, self.one, call=True)
 
     async def triggers(self, request: Caller, _: str) -> Answer:
-        """Accept one trigger, or an array of them: all or nothing."""
+        """Report work on queues in external stores.
+
+        One trigger, a list of them, or CloudEvents; all are accepted or none. A put to this bridge's own queues needs
+        no trigger. At most 1048576 bytes, and 65536 for one trigger. With the header ce-specversion the request is one
+        CloudEvent in binary mode, whatever its Content-Type: its attributes are the headers ce-*, its data is the body.
+        """
         refuse_while_draining(self._bridge)
         if _VERSION in request.headers or not is_json(request):
             return await self._cloud_events(request)
@@ -59,7 +64,10 @@ class TriggerRoutes:
         return self._accept(request, decode_http(headers, await read_body(request, REQUEST_BYTES_MAX)))
 
     async def one(self, request: Caller, queue: str) -> Answer:
-        """Accept one trigger that is all in the address, for use by hand."""
+        """Report work on one queue in an external store.
+
+        For use by hand: the address contains everything, and a body is refused.
+        """
         refuse_while_draining(self._bridge)
         size = number(query_of(request), "size", 1, PAYLOAD_SIZE_MAX, 1)
         # A body was meant for the other route; here its fields would be ignored.

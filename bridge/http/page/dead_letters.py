@@ -126,7 +126,12 @@ class DeadLetterRoutes:
         return _run(replaying, discards, running=True)
 
     async def show(self, request: BaseRequest, queue: str) -> Answer:
-        """Return some messages of a queue with their dead-letter headers."""
+        """Show dead letters with their reasons.
+
+        Visible messages of a poison queue with the facts about their failures, 32 at a time. With `reason` an answer
+        may have fewer or none, and `next` continues. Positions exist only for embedded queues: of a queue in a shared
+        store, the first messages are shown.
+        """
         try:
             wanted = msgspec.convert(only_query_of(request, "after", "reason", "newest"), Shown, strict=False)
         except msgspec.ValidationError:
@@ -153,11 +158,17 @@ class DeadLetterRoutes:
         return Answer(200, msgspec.json.encode(Graves(found, looked, following, whole, self.run_of(queue))))
 
     async def replay(self, request: BaseRequest, queue: str) -> Answer:
-        """Begin to replay messages to the queues where they failed."""
+        """Replay dead letters to the queues where they failed.
+
+        Each is put before it is deleted here. It stays if its queue is unknown or `put` is not granted.
+        """
         return await self._begin(request, queue, discards=False)
 
     async def discard(self, request: BaseRequest, queue: str) -> Answer:
-        """Begin to delete messages."""
+        """Delete dead letters.
+
+        They are deleted permanently.
+        """
         return await self._begin(request, queue, discards=True)
 
     async def _begin(self, request: BaseRequest, queue: str, *, discards: bool) -> Answer:

@@ -135,7 +135,7 @@ class Feed(StreamAnswers):
         routes.add("GET", "/v1/queues/{queue}/watch", Verb.LOOK, self.queue)
 
     async def queues(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
-        """Send the queues that the sender may see, and the bridge if permitted."""
+        """Follow the list of queues."""
         wanted, bridge = _wanted(request), self._bridge
 
         def make(reader: Principal | None) -> Slices[msgspec.Struct]:
@@ -146,12 +146,12 @@ class Feed(StreamAnswers):
         return self._watch(request, Verb.LOOK, frozenset(), wanted, make)
 
     async def queue(self, request: BaseRequest, queue: str) -> Answer | StreamResponse:
-        """Send one queue, and which workers a trigger would wake."""
+        """Follow one queue."""
         only_query_of(request)
         return self._watch(request, Verb.LOOK, frozenset({queue}), queue, lambda reader: of(self._one(queue, reader)))
 
     async def listeners(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
-        """Send the listeners."""
+        """Follow the list of listeners."""
         wanted = _wanted(request)
 
         def make(_: Principal | None) -> Slices[msgspec.Struct]:
@@ -160,7 +160,7 @@ class Feed(StreamAnswers):
         return self._watch(request, Verb.OPERATE, frozenset(), ("listeners", wanted), make)
 
     async def about(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
-        """Send the bridge itself."""
+        """Follow the bridge itself."""
         only_query_of(request)
         return self._watch(request, Verb.OPERATE, frozenset(), "bridge", lambda _: of(self._about()))
 

@@ -66,7 +66,10 @@ class LoginRoutes:
         routes.add("POST", "/v1/login", None, self.finish)
 
     async def begin(self, request: BaseRequest, _: str) -> Answer:
-        """Return what a tab needs to send its browser to the issuer."""
+        """Start a sign-in at the issuer of this bridge's configuration.
+
+        404 without such an issuer. The bridge stores nothing.
+        """
         only_query_of(request)
         login = self._found()[1]
         from queuebell.bridge.access.sign_in import NotSignedIn  # needs the extra `jwt`, as an issuer does
@@ -77,7 +80,7 @@ class LoginRoutes:
             raise Refusal(error.code, str(error)) from None
 
     async def finish(self, request: BaseRequest, _: str) -> Answer:
-        """Exchange the code of the issuer for a token."""
+        """Exchange the issuer's code for a token."""
         only_query_of(request)
         access, login = self._found()
         from queuebell.bridge.access.sign_in import NotSignedIn

@@ -171,9 +171,10 @@ def _operation(each: Operation, responses: dict[str, Json]) -> Json:
         else:
             answers[str(status)] = {"$ref": f"#/components/responses/{name(status, *refused)}"}
             responses[name(status, *refused)] = refusal(status, refused)
-    operation: Json = {"operationId": each.id, "tags": [each.tag], "summary": each.summary}
+    summary, description = each.words()
+    operation: Json = {"operationId": each.id, "tags": [each.tag], "summary": summary}
     granted = f"With `--auth` it requires the permission `{each.verb.value}`." if each.verb else ""
-    if text := f"{each.description} {granted}".strip():
+    if text := f"{description} {granted}".strip():
         operation["description"] = text
     if each.verb or each.keyed:
         operation["security"] = [{}, {"key": []}]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Final, get_args
 
 import msgspec
@@ -11,21 +13,24 @@ from queuebell.bridge.access.grants import Verb
 from queuebell.bridge.access.sign_in import Begun
 from queuebell.bridge.contract.cloudevents import BATCH_TYPE, SPEC_VERSION, STRUCTURED_TYPE
 from queuebell.bridge.contract.event import (
-    EVENT_BYTES_MAX,
     EVENT_TYPE,
     EVENTS_MAX,
     PAYLOAD_SIZE_MAX,
-    REQUEST_BYTES_MAX,
     CloudQueueWorkDetected,
 )
-from queuebell.bridge.contract.wire import FRAME_BYTES_MAX, SUBPROTOCOL
+from queuebell.bridge.contract.wire import SUBPROTOCOL
+from queuebell.bridge.http.api.app import WebServer
 from queuebell.bridge.http.api.event_stream import EVENT_STREAM
-from queuebell.bridge.http.api.queues import BULK_BYTES_MAX, PAGE_MAX, PEEK_BYTES_MAX
-from queuebell.bridge.http.api.sse import QUEUES_MAX
-from queuebell.bridge.http.page.assets import FILES
-from queuebell.bridge.http.page.dead_letters import Chosen, Graves
-from queuebell.bridge.http.page.login import SignedIn, SignIn
+from queuebell.bridge.http.api.queues import PAGE_MAX, PEEK_BYTES_MAX, QueueRoutes
+from queuebell.bridge.http.api.sse import QUEUES_MAX, EventStreams
+from queuebell.bridge.http.api.state import StateRoutes
+from queuebell.bridge.http.api.triggers import TriggerRoutes
+from queuebell.bridge.http.page.assets import FILES, PageRoutes
+from queuebell.bridge.http.page.dead_letters import Chosen, DeadLetterRoutes, Graves
+from queuebell.bridge.http.page.feed import Feed
+from queuebell.bridge.http.page.login import LoginRoutes, SignedIn, SignIn
 from queuebell.bridge.http.server.answer import JSON_TYPE
+from queuebell.bridge.http.wire import Wires
 from queuebell.bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
 from queuebell.bridge.queues.http.shapes import (
     CreateRequest,
@@ -88,12 +93,21 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     keyed: bool = False
     """Whether it asks for a key and for no grant."""
     tag: str
-    summary: str
-    description: str = ""
+    route: Callable[..., object]
+    """The function that serves it: its docstring is the text of the call."""
+    summary: str | None = None
+    """Instead of its first line, where one route serves several files."""
+    description: str | None = None
+    """Instead of the rest, where several routes have it in common."""
     parameters: tuple[Json, ...] = ()
     body: Json = {}
     answers: dict[int, Json]
     codes: tuple[str, ...] = ()
+
+    def words(self) -> tuple[str, str]:
+        """Return the summary and the description."""
+        first, _, rest = (inspect.getdoc(self.route) or "").partition("\n\n")
+        return self.summary or first.removesuffix("."), self.description or " ".join(rest.split())
 
 
 def _query(name: str, text: str, schema: Json, **more: object) -> Json:
@@ -188,14 +202,7 @@ _TRIGGERS: Final = (
         id="publishTriggers",
         verb=Verb.RING,
         tag="triggers",
-        summary="Report work on queues in external stores",
-        description=(
-            "One trigger, a list of them, or CloudEvents; all are accepted or none. A put to this "
-            f"bridge's own queues needs no trigger. At most {REQUEST_BYTES_MAX} bytes, and "
-            f"{EVENT_BYTES_MAX} for one trigger. With the header ce-specversion the request is one "
-            "CloudEvent in binary mode, whatever its Content-Type: its attributes are the headers ce-*, "
-            "its data is the body."
-        ),
+        route=TriggerRoutes.triggers,
         parameters=tuple(
             _header(f"ce-{name}", text, {"type": "string"})
             for name, text in (
@@ -236,8 +243,7 @@ _TRIGGERS: Final = (
         id="publishTrigger",
         verb=Verb.RING,
         tag="triggers",
-        summary="Report work on one queue in an external store",
-        description="For use by hand: the address contains everything, and a body is refused.",
+        route=TriggerRoutes.one,
         parameters=(_query("size", "How many messages were put.", _whole(1, PAYLOAD_SIZE_MAX, 1)),),
         answers={202: _ACCEPTED},
         codes=("not_found", "too_large", *_TRIGGER_CODES),
@@ -251,12 +257,7 @@ _PUTS: Final = (
         id="putMessages",
         verb=Verb.PUT,
         tag="queues",
-        summary="Put messages on a queue",
-        description=(
-            f"As JSON 1 to {BATCH_MAX} messages, all or none; with any other Content-Type, or none, the "
-            "body is one message. Creates the queue if it does not exist, and wakes its workers. At most "
-            f"{BULK_BYTES_MAX} bytes. Unknown parameters of the address are refused."
-        ),
+        route=QueueRoutes.put,
         parameters=(_CREATE,),
         body={
             "content": {
@@ -273,13 +274,7 @@ _PUTS: Final = (
         id="putMessageOnce",
         verb=Verb.PUT,
         tag="queues",
-        summary="Put one message under your own id, once",
-        description=(
-            "Safe to repeat: the same body under the same id is put once, as long as the message exists "
-            "and for a while after it. The body is the message itself, whatever its Content-Type, except "
-            f"for {MESSAGE_TYPE}: that is one message in JSON, as in a put of several, with headers. "
-            "Unknown parameters of the address are refused."
-        ),
+        route=QueueRoutes.put_once,
         parameters=(
             {
                 "name": "id",
@@ -327,12 +322,7 @@ _HANDLING: Final = (
         id="receiveMessages",
         verb=Verb.TAKE,
         tag="queues",
-        summary="Receive messages from a queue",
-        description=(
-            "Returns immediately with the available messages. Each message is yours until its visibility "
-            "timeout ends: delete it when it is done. Without a body, one message is received for 30 "
-            "seconds."
-        ),
+        route=QueueRoutes.receive,
         body={"content": {JSON_TYPE: {"schema": reference(ReceiveRequest), "example": {"max": 10}}}},
         answers={
             200: _json(
@@ -354,8 +344,7 @@ _HANDLING: Final = (
         id="settleMessages",
         verb=Verb.TAKE,
         tag="queues",
-        summary="Delete messages, return them, or extend their timeouts",
-        description=f"At most {BATCH_MAX} in each list, and {BULK_BYTES_MAX} bytes. Each item has its own outcome.",
+        route=QueueRoutes.settle,
         body={
             "required": True,
             "content": {JSON_TYPE: {"schema": reference(SettleRequest), "example": {"delete": [_CLAIM]}}},
@@ -373,7 +362,7 @@ _HANDLING: Final = (
         id="peekMessages",
         verb=Verb.LOOK,
         tag="queues",
-        summary="Show messages without receiving them",
+        route=QueueRoutes.peek,
         parameters=(
             _query(
                 "max",
@@ -394,7 +383,7 @@ _HANDLING: Final = (
         id="clearQueue",
         verb=Verb.MANAGE,
         tag="queues",
-        summary="Remove all messages of a queue",
+        route=QueueRoutes.clear,
         answers={204: _DONE},
         codes=("queue_not_found", *_CHANGES),
     ),
@@ -407,7 +396,7 @@ _QUEUES: Final = (
         id="listQueues",
         verb=Verb.LOOK,
         tag="queues",
-        summary="List the queues of this bridge's queue service",
+        route=QueueRoutes.list,
         parameters=(
             _query("prefix", "The beginning of their names.", {"type": "string", "pattern": "^[A-Za-z0-9_/-]{0,161}$"}),
             _query(
@@ -424,8 +413,7 @@ _QUEUES: Final = (
         id="describeQueue",
         verb=Verb.LOOK,
         tag="queues",
-        summary="Show the state of a queue",
-        description="Also for a known queue in an external store.",
+        route=QueueRoutes.describe,
         answers={200: _json("Its state.", QueueState)},
         codes=("queue_not_found",),
     ),
@@ -435,8 +423,7 @@ _QUEUES: Final = (
         id="createQueue",
         verb=Verb.MANAGE,
         tag="queues",
-        summary="Create a queue, or replace its metadata",
-        description="Optional: the first put creates the queue.",
+        route=QueueRoutes.create,
         body={
             "content": {JSON_TYPE: {"schema": reference(CreateRequest), "example": {"metadata": {"team": "billing"}}}}
         },
@@ -449,7 +436,7 @@ _QUEUES: Final = (
         id="deleteQueue",
         verb=Verb.MANAGE,
         tag="queues",
-        summary="Remove a queue and its messages",
+        route=QueueRoutes.delete,
         answers={204: {"description": "It no longer exists, or did not exist."}},
         codes=_CHANGES,
     ),
@@ -460,16 +447,12 @@ _QUEUES: Final = (
             id=f"{action}Queue",
             verb=Verb.MANAGE,
             tag="queues",
-            summary=summary,
-            description="Repeating it changes nothing; it persists across restarts.",
+            route=route,
             body={"content": {JSON_TYPE: {"schema": reference(PauseRequest)}}},
             answers={204: _DONE},
             codes=("queue_not_found", *_CHANGES, *_BODY),
         )
-        for action, summary in (
-            ("pause", "Deliver no messages; puts are still accepted"),
-            ("resume", "Deliver messages again, and wake workers"),
-        )
+        for action, route in (("pause", QueueRoutes.pause), ("resume", QueueRoutes.resume))
     ),
     Operation(
         method="POST",
@@ -477,7 +460,7 @@ _QUEUES: Final = (
         id="forgetQueue",
         verb=Verb.OPERATE,
         tag="state",
-        summary="Forget a queue of an external store that no longer exists",
+        route=StateRoutes.forget,
         answers={204: _DONE},
         codes=("queue_not_found", "conflict"),
     ),
@@ -490,12 +473,7 @@ _GRAVES: Final = (
         id="showBuried",
         verb=Verb.LOOK,
         tag="queues",
-        summary="Show dead letters with their reasons",
-        description=(
-            f"Visible messages of a poison queue with the facts about their failures, {BATCH_MAX} at a "
-            "time. With `reason` an answer may have fewer or none, and `next` continues. Positions exist "
-            "only for embedded queues: of a queue in a shared store, the first messages are shown."
-        ),
+        route=DeadLetterRoutes.show,
         parameters=(
             _query("after", "The `next` of an earlier answer.", {"type": "string", "pattern": _PLACE}),
             _query("reason", "Only messages with this text in their reason.", {"type": "string", "maxLength": 1000}),
@@ -511,20 +489,14 @@ _GRAVES: Final = (
             id=name,
             verb=Verb.TAKE,
             tag="queues",
-            summary=summary,
-            description=text,
+            route=route,
             body={"content": {JSON_TYPE: {"schema": reference(Chosen), "example": {"reason": "ValueError"}}}},
             answers={202: _json("It has started. `run` of `GET .../buried` shows progress and result.", Run)},
             codes=(*_STORE, *_BODY, "queue_not_found", "conflict"),
         )
-        for path, name, summary, text in (
-            (
-                "replay",
-                "replayBuried",
-                "Replay dead letters to the queues where they failed",
-                "Each is put before it is deleted here. It stays if its queue is unknown or `put` is not granted.",
-            ),
-            ("discard", "discardBuried", "Delete dead letters", "They are deleted permanently."),
+        for path, name, route in (
+            ("replay", "replayBuried", DeadLetterRoutes.replay),
+            ("discard", "discardBuried", DeadLetterRoutes.discard),
         )
     ),
 )
@@ -536,6 +508,7 @@ _PAGE: Final = (
             path=path,
             id=name.replace(".", "_"),
             tag="page",
+            route=PageRoutes.file,
             summary=f"Return the page's {name}",
             answers={200: {"description": "The file.", "content": {media: {"schema": {"type": "string"}}}}},
         )
@@ -548,7 +521,7 @@ _PAGE: Final = (
             id=name,
             verb=verb,
             tag="page",
-            summary=summary,
+            route=route,
             description=(
                 "Server-sent events without a name; each is a complete view as the page shows it, at "
                 "most once a second. The content of a view belongs to the page, and changes with it."
@@ -561,11 +534,11 @@ _PAGE: Final = (
                 }
             },
         )
-        for path, name, verb, summary, parameters in (
-            ("/v1/watch", "watchQueues", Verb.LOOK, "Follow the list of queues", _LIST),
-            ("/v1/watch/listeners", "watchListeners", Verb.OPERATE, "Follow the list of listeners", _LIST),
-            ("/v1/watch/bridge", "watchBridge", Verb.OPERATE, "Follow the bridge itself", ()),
-            (QUEUE + "/watch", "watchQueue", Verb.LOOK, "Follow one queue", ()),
+        for path, name, verb, route, parameters in (
+            ("/v1/watch", "watchQueues", Verb.LOOK, Feed.queues, _LIST),
+            ("/v1/watch/listeners", "watchListeners", Verb.OPERATE, Feed.listeners, _LIST),
+            ("/v1/watch/bridge", "watchBridge", Verb.OPERATE, Feed.about, ()),
+            (QUEUE + "/watch", "watchQueue", Verb.LOOK, Feed.queue, ()),
         )
     ),
 )
@@ -576,8 +549,7 @@ _LOGIN: Final = (
         path="/v1/login",
         id="beginSignIn",
         tag="page",
-        summary="Start a sign-in at the issuer of this bridge's configuration",
-        description="404 without such an issuer. The bridge stores nothing.",
+        route=LoginRoutes.begin,
         answers={200: _json("What the tab needs for the sign-in.", Begun)},
         codes=("not_found", "issuer_unavailable"),
     ),
@@ -586,7 +558,7 @@ _LOGIN: Final = (
         path="/v1/login",
         id="endSignIn",
         tag="page",
-        summary="Exchange the issuer's code for a token",
+        route=LoginRoutes.finish,
         body={"required": True, "content": {JSON_TYPE: {"schema": reference(SignIn)}}},
         answers={200: _json("The user who signed in.", SignedIn)},
         codes=("not_found", "issuer_unavailable", "forbidden", "too_many_requests", *_BODY),
@@ -600,7 +572,7 @@ _STATE: Final = (
         id="explainQueue",
         verb=Verb.LOOK,
         tag="state",
-        summary="Explain which workers a trigger would wake now",
+        route=StateRoutes.explain,
         answers={200: _json("For each worker, whether it would be woken and why.", Explained)},
         codes=("queue_not_found",),
     ),
@@ -610,8 +582,7 @@ _STATE: Final = (
         id="listListeners",
         verb=Verb.OPERATE,
         tag="state",
-        summary="List workers, event streams and webhooks",
-        description="Webhooks are added in the configuration file only, never over HTTP.",
+        route=StateRoutes.listeners,
         answers={200: _json("The workers, event streams and webhooks.", Listeners)},
     ),
     Operation(
@@ -620,7 +591,7 @@ _STATE: Final = (
         id="describeCluster",
         verb=Verb.OPERATE,
         tag="state",
-        summary="Show the bridges of this cluster",
+        route=StateRoutes.cluster,
         answers={200: _json("The cluster as this bridge sees it.", Cluster)},
     ),
     Operation(
@@ -629,7 +600,7 @@ _STATE: Final = (
         id="listFindings",
         verb=Verb.OPERATE,
         tag="state",
-        summary="Show findings that need attention",
+        route=StateRoutes.findings,
         answers={200: _json("Work that no worker will check, and workers in trouble.", Findings)},
     ),
 )
@@ -641,12 +612,7 @@ _CHANNELS: Final = (
         id="streamWakes",
         verb=Verb.LOOK,
         tag="channels",
-        summary="Receive wakes of queues, as server-sent events",
-        description=(
-            "The stream stays open; each event `wake` reports that a queue has work. If you send its id "
-            "back in Last-Event-ID, the bridge sends what was missed; an event `gap` means that it "
-            "cannot know. The events are described in asyncapi.yaml."
-        ),
+        route=EventStreams.wakes,
         parameters=(
             _query(
                 "queue",
@@ -680,14 +646,7 @@ _CHANNELS: Final = (
         id="openSession",
         keyed=True,
         tag="channels",
-        summary="Open a WebSocket connection for calls and sessions",
-        description=(
-            f"A WebSocket handshake (RFC 6455) that offers the subprotocol {SUBPROTOCOL}; any other "
-            "request is refused. Binary messages are calls, with the paths and bodies of this document "
-            "(docs/reference/clients.md). Text messages are the frames of a worker's session, JSON of at most "
-            f"{FRAME_BYTES_MAX} bytes, described in asyncapi.yaml. With `--auth` it requires a key; each "
-            "call and each session needs its own permission."
-        ),
+        route=Wires.serve,
         parameters=(
             _header(
                 "Sec-WebSocket-Protocol",
@@ -707,7 +666,7 @@ _HEALTH: Final = (
             path=path,
             id=name,
             tag="health",
-            summary="Check that the bridge answers",
+            route=StateRoutes.alive,
             answers={
                 200: {
                     "description": "It does.",
@@ -722,8 +681,7 @@ _HEALTH: Final = (
         path="/readyz",
         id="readyz",
         tag="health",
-        summary="Check that all required parts work",
-        description="The data file and each configured bus; a setting decides which of them are required.",
+        route=StateRoutes.ready,
         answers={
             200: _json(
                 "All required parts work.",
@@ -742,7 +700,7 @@ _HEALTH: Final = (
         id="metrics",
         verb=Verb.OPERATE,
         tag="health",
-        summary="Return the metrics",
+        route=StateRoutes.metrics,
         answers={
             200: {
                 "description": "In Prometheus's text format.",
@@ -755,7 +713,7 @@ _HEALTH: Final = (
         path="/openapi.json",
         id="openapi",
         tag="health",
-        summary="Return this description",
+        route=WebServer.describe,
         answers={
             200: {
                 "description": "The description, as OpenAPI 3.1.",

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from queuebell.bridge.contract.errors import BadInput, QueuebellError, Unsupported
-from queuebell.bridge.queues.base import NewMessage, PutOnceStore, PutReceipt, QueueStore, Settlement, once
+from queuebell.bridge.queues.base import Depth, NewMessage, PutOnceStore, PutReceipt, QueueStore, Settlement, once
 from tests.conformance.leases import LONG, OTHER, QUEUE, bodies, claim, new, take
 
 KEY = "7order-@a.b~c:d=e+f_g"
@@ -50,6 +50,16 @@ class OnceConformance:
         for same in ("grün", "grün".encode(), NewMessage("grün")):
             assert await putter.put_once(QUEUE, KEY, same) is None
         assert (await take(store)).body == "grün".encode()
+
+    async def test_it_may_be_delayed(self, store: QueueStore) -> None:
+        """As any other put, where the store can do that at all."""
+        if (putter := putting(store)) is None or not store.capabilities.delayed_put:
+            return
+        later = NewMessage(b"later", int(LONG * 1000))
+        assert await putter.put_once(QUEUE, KEY, later) is not None
+        assert await store.depth(QUEUE) in (None, Depth(0, 1))
+        assert (await store.receive(QUEUE, 1, LONG)).messages == []
+        assert await putter.put_once(QUEUE, KEY, later) is None
 
     async def test_a_handled_message_is_not_put_again(self, store: QueueStore) -> None:
         """Its producer may have lost the answer, and ask after a worker was done with it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -237,6 +237,20 @@ class QueueStoreConformance(
                 with pytest.raises(Unsupported):
                     await store.settle(QUEUE, settlement)
         assert (await store.receive(QUEUE, 1, LONG)).messages == []
+
+    @pytest.mark.parametrize("odd", [True, "1", 1.5, None], ids=repr)
+    async def test_a_number_is_a_number(self, store: QueueStore, odd: Any) -> None:
+        """Not a truth, a text or a fraction, which JSON or a client would read as one."""
+        await store.put(QUEUE, new(b"one"))
+        with pytest.raises(BadInput):
+            await store.receive(QUEUE, odd, LONG)
+        if store.capabilities.peek:
+            with pytest.raises(BadInput):
+                await store.peek(QUEUE, odd)
+        if odd != 1.5:
+            with pytest.raises(BadInput):
+                await store.receive(QUEUE, 1, odd)
+        assert len((await store.receive(QUEUE, 1, LONG)).messages) == 1
 
     async def test_the_longest_release_is_carried_out(self, store: QueueStore) -> None:
         """Also where the store counts from the receive, and some time has passed since."""

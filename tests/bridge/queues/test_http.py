@@ -12,7 +12,7 @@ from queuebell.bridge.contract.errors import (
     UnknownOutcome,
 )
 from queuebell.bridge.queues.base import NewMessage
-from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.queues.http.store import HttpStore, normalised
 from queuebell.bridge.queues.side_by_side import apart
 from tests.support.sim_loop import pass_time, simulated
 
@@ -62,6 +62,23 @@ async def test_l6_a_dropped_connection_is_an_unknown_outcome_and_never_repeated(
         with pytest.raises(UnknownOutcome):
             await getattr(store, call)(QUEUE, *arguments)
         assert len(requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("http://localhost:8470", "http://127.0.0.1:8470/", True),
+        ("http://a:8470,b:8470", "http://b:8470,a:8470", True),
+        ("http://a:8470", "http://b:8470", False),
+        ("http://a:8470", "http://a:8471", False),
+        ("http://a:8470", "https://a:8470", False),
+        ("http://localhost:8470", "http://a:8470", False),
+        ("http://[::1]:8470", "http://localhost:8470", False),
+    ],
+)
+def test_two_addresses_are_of_one_bridge_or_not(one: str, other: str, same: bool) -> None:
+    """Bridges that take two addresses for one, or one for two, send wakes to the wrong workers."""
+    assert (normalised(one) == normalised(other)) is same
 
 
 class TestApart:

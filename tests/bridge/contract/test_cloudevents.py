@@ -16,6 +16,7 @@ from queuebell.bridge.contract.cloudevents import (
     decode_http,
     decode_mqtt,
     decode_nats,
+    encode_wake,
 )
 from queuebell.bridge.contract.errors import BadInput
 from queuebell.bridge.contract.event import (
@@ -30,6 +31,7 @@ from queuebell.bridge.contract.event import (
     decode_events,
     encode_events,
 )
+from queuebell.bridge.contract.wire import Wake
 from tests.support.cloudevents import (
     encode_batch,
     encode_structured,
@@ -76,6 +78,35 @@ BODY = json.dumps(DATA).encode()
 def test_values_of_headers_are_decoded_once(value: str, id_: str) -> None:
     """One round, after quotes are taken off; what is no escape stands for itself."""
     assert decode_http(binary(id=value), BODY)[0].id == id_
+
+
+def test_the_attributes_of_an_event_count_before_its_data() -> None:
+    """What forwards an event changes its attributes; the trigger within keeps what its sender said."""
+    both = {**DATA, "time": "2026-11-01T00:00:00Z", "traceparent": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"}
+    newer = {"time": "2026-11-02T00:00:00Z", "traceparent": "00-" + "3" * 32 + "-" + "4" * 16 + "-01"}
+    for changes, expected in (({}, both), (newer, newer)):
+        (event,) = decode_http({"content-type": STRUCTURED_TYPE}, structured(data=both, **changes))
+        assert (event.time, event.traceparent) == (expected["time"], expected["traceparent"])
+
+
+def test_data_given_twice_is_refused() -> None:
+    with pytest.raises(BadInput, match="either data or data_base64") as refused:
+        decode_http({"content-type": STRUCTURED_TYPE}, structured(data_base64="eA=="))
+    assert refused.value.code == "bad_trigger"
+
+
+def test_a_wake_as_an_event_has_its_time_and_trace() -> None:
+    wake = Wake(queue="billing/orders", gen=3, boot="1" * 32, size=2, reason="trigger", age_ms=0, traceparent="00-t")
+    event = json.loads(encode_wake(wake, source="/bridge", time="2026-11-02T00:00:00Z").body)
+    assert (event["time"], event["traceparent"], event["source"]) == ("2026-11-02T00:00:00Z", "00-t", "/bridge")
+    assert "time" not in json.loads(encode_wake(wake).body)
+
+
+def test_a_nats_message_says_what_its_data_is() -> None:
+    """By the header that SDKs send without a prefix: text is no trigger, however it looks."""
+    headers = {f"ce-{name}": value for name, value in ATTRIBUTES.items()}
+    for media, size in (("application/json", 3), ("text/plain", 1)):
+        assert decode_nats({**headers, "Content-Type": media}, BODY)[0].payload_size == size
 
 
 OWN_DATA: dict[str, tuple[str | None, bytes]] = {

@@ -243,6 +243,32 @@ async def hello(port: int, tls: ssl.SSLContext | None = None) -> bytes:
         return await reader.read()
 
 
+@pytest.mark.parametrize(
+    ("limits", "address", "taken"),
+    [
+        ({"handshakes": 2}, "", 2),
+        ({"handshakes_per_address": 2}, "192.0.2.1", 2),
+        ({"handshakes_per_address": 2}, "", 4),
+    ],
+    ids=["of all", "of one address", "of this machine"],
+)
+async def test_handshakes_that_never_end_are_bounded(
+    limits: dict[str, int], address: str, taken: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each holds a file before it counts as a connection."""
+    async with accepting(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), **limits) as (sock, _, port):
+        sock.address = address
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
+        turned_away = [reader for reader, _ in silent[taken:]]
+        async with asyncio.timeout(30):
+            assert [await reader.read() for reader in turned_away] == [b""] * len(turned_away)
+        assert len(beginning()) == taken
+        for _, writer in silent:
+            writer.close()
+    told = [record.message for record in caplog.records]
+    assert told == ["connections were rejected: too many have not finished their TLS handshake"] * (taken < 4)
+
+
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EPROTO])
 async def test_without_a_file_it_waits(number: int, caplog: pytest.LogCaptureFixture) -> None:
     """It tries once a pause and not a thousand times; who came meanwhile is served then."""

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import pathlib
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import pytest
 
+from queuebell.bridge.access.access_watch import AccessWatch
 from queuebell.bridge.access.limits import BURST_MAX, RATE_MAX, RATE_MIN
 from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.bridge.http.api.app import WebServer
+from queuebell.bridge.http.server.answer import Answer
 from queuebell.bridge.http.server.settings import WebSettings, check_settings
 from queuebell.bridge.service.bridge import Bridge
-from tests.support.web import JSON, Served, serving
+from tests.support.access import written
+from tests.support.web import JSON, Served, request, serving
 
 PERIODS = ("header_timeout", "body_timeout", "write_timeout", "keepalive_timeout", "stream_comment")
 ROUTES = [
@@ -70,6 +75,56 @@ def test_a_setting_out_of_range_is_refused_by_its_key(wrong: dict[str, Any], rig
     with pytest.raises(ConfigurationError, match=f"^({'|'.join((*wrong, 'listen'))}): "):
         check_settings(WebSettings(**wrong))
     check_settings(WebSettings(**right))
+
+
+async def test_a_name_below_localhost_is_this_machine(served: Served) -> None:
+    """Browsers and resolvers take every such name there (RFC 6761)."""
+    assert (await served.ask("GET", "/livez", Host="bridge.localhost")).status == 200
+    assert (await served.ask("GET", "/livez", Host="localhost.example")).status == 421
+
+
+async def test_an_answer_without_content_has_no_length(served: Served) -> None:
+    """RFC 9110 8.6; a proxy may refuse it."""
+    reply = await served.ask("DELETE", "/v1/queues/a/b")
+    assert reply.status == 204 and not {"content-length", "content-type"} & set(reply.headers)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "code"),
+    [
+        (b"POST /v1/triggers HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n", 415, "unsupported_media_type"),
+        (b"GET /%b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n" % (b"x" * 9000), 414, "uri_too_long"),
+        (
+            b"POST /v1/triggers HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+            501,
+            "unsupported_media_type",
+        ),
+    ],
+)
+async def test_a_refusal_before_the_body_ends_the_connection(
+    sent: bytes, status: int, code: str, served: Served
+) -> None:
+    """What follows would be read as the next request."""
+    reply = await served.ask_raw(sent)
+    assert (reply.status, reply.code, reply.headers["connection"]) == (status, code, "close")
+
+
+async def test_a_wrong_key_before_the_body_ends_the_connection(tmp_path: pathlib.Path) -> None:
+    written(tmp_path / "access.json", {"shop": {"put": ["a/*"]}})
+    head = request("POST", "/v1/queues/a/b/messages", b"x" * 9, Authorization="Bearer x")[:-9]
+    async with AccessWatch(tmp_path / "access.json") as watch, serving(access=watch) as served:
+        reply = await served.ask_raw(head)
+    assert (reply.status, reply.code, reply.headers["connection"]) == (401, "unauthenticated", "close")
+
+
+def test_the_date_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients compare it with their clocks."""
+    dates = []
+    for moment in (1_800_000_000.0, 1_800_000_000.9, 1_800_000_001.0):
+        monkeypatch.setattr("time.time", lambda now=moment: now)
+        (line,) = [line for line in Answer(200).encode(b"").split(b"\r\n") if line.startswith(b"Date: ")]
+        dates.append(parsedate_to_datetime(line[6:].decode()).timestamp())
+    assert dates == [1_800_000_000.0, 1_800_000_000.0, 1_800_000_001.0]
 
 
 async def test_a_public_address_can_be_insisted_on() -> None:

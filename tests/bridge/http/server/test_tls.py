@@ -174,6 +174,7 @@ def test_the_own_one_is_judged_all_the_same(
     before = certificates.current()
     certificates.check()
     assert certificates.current() is not before
+    assert certificates.current().verify_mode is (ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL)
     assert caplog.text.count("expires in 240 hours") == 2
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from aiohttp.web import HTTPBadRequest, RequestPayloadError
 
@@ -153,3 +154,64 @@ async def test_s13_past_its_rate_a_trigger_is_429_and_marked_all_the_same() -> N
         put = await served.call("messages", {"messages": [{"body": "x"}]})
         assert (put.status, put.code) == (429, "too_many_requests")
         assert (await served.ask("GET", "/livez")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code"),
+    [
+        ("GET", "/v1/queues?limit=x", None, "bad_parameter"),
+        ("GET", "/v1/queues?limit=1001", None, "bad_parameter"),
+        ("PUT", "/v1/queues/a/b/messages/%ff", b"x", "bad_parameter"),
+        ("PUT", "/v1/queues/a/b/messages/a%2fb", b"x", "bad_parameter"),
+        ("POST", "/v1/queues/a/b/messages", b'{"messages": [{"body": "\xff"}]}', "bad_json"),
+        ("POST", "/v1/queues/a/b/messages", b"{", "bad_json"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused_by_its_code(
+    method: str, path: str, body: bytes | None, code: str, served: Served
+) -> None:
+    reply = await served.ask(method, path, body, media=JSON)
+    assert (reply.status, reply.code) == (400, code)
+
+
+async def test_a_name_may_be_encoded_in_part_and_a_list_has_them_all(served: Served) -> None:
+    for path in ("/v1/queues/bil%6cing/orders", "/v1/queues/billing/m%61il", "/v1/queues/shop/cart"):
+        assert (await served.ask("PUT", path)).status == 201
+    assert (await served.ask("GET", "/v1/queues")).json["queues"] == ["billing/mail", "billing/orders", "shop/cart"]
+    assert (await served.ask("GET", "/v1/queues?prefix=billing/o")).json["queues"] == ["billing/orders"]
+    assert (await served.ask("GET", "/v1/queues?after=billing/orders")).json["queues"] == ["shop/cart"]
+
+
+@pytest.mark.parametrize(("ttl", "expires"), [("", False), ("?ttl_s=60", True), ("?ttl_s=-1", False)])
+async def test_a_put_under_an_id_expires_when_it_says(ttl: str, expires: bool, served: Served) -> None:
+    assert (await served.ask("PUT", f"/v1/queues/a/b/messages/one{ttl}", b"x")).status == 201
+    (message,) = (await served.ask("GET", "/v1/queues/a/b/peek")).json["messages"]
+    assert (message["key"], message["expires_at"] is not None) == ("one", expires)
+
+
+async def test_as_many_triggers_are_accepted_as_were_sent(served: Served) -> None:
+    """As JSON, and as CloudEvents."""
+    event = {"specversion": "1.0", "type": "CloudQueueWorkDetected", "source": "/s", "subject": "a/b"}
+    for media, sent in (
+        (JSON, [{"storage_account": "a", "queue_name": name} for name in "bcd"]),
+        ("application/cloudevents-batch+json", [{**event, "id": id_} for id_ in "123"]),
+    ):
+        reply = await served.ask("POST", "/v1/triggers", json.dumps(sent).encode(), media=media)
+        assert (reply.status, reply.json) == (202, {"accepted": 3})
+    assert (await served.ask("POST", "/v1/triggers/a/b?size=2", b"")).json == {"accepted": 1}
+    assert (await served.ask("POST", "/v1/triggers/a/b", b"x")).code == "bad_trigger"
+
+
+async def test_a_bridge_that_is_not_ready_says_when_to_ask_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "retry-after" not in (await served.ask("GET", "/readyz")).headers
+    broken = msgspec.structs.replace(served.bridge.readiness(), ready=False)
+    monkeypatch.setattr(served.bridge, "readiness", lambda: broken)
+    reply = await served.ask("GET", "/readyz")
+    assert (reply.status, reply.headers["retry-after"]) == (503, "1")
+
+
+async def test_findings_name_work_without_a_worker(served: Served) -> None:
+    await served.ask("POST", "/v1/queues/a/b/messages", b"x")
+    assert [row["queue"] for row in (await served.ask("GET", "/v1/findings")).json["unattended"]] == ["a/b"]

@@ -11,6 +11,7 @@ from azure.core.exceptions import (
     HttpResponseError,
 )
 from azure.storage.queue import (
+    AccessPolicy,
     QueueClient,
     QueueServiceClient,
 )
@@ -51,6 +52,21 @@ async def test_the_second_endpoint() -> None:
 
     async with serving_azure() as front:
         await asyncio.to_thread(run, front.server.port)
+
+
+async def test_policies_and_metadata_come_back_as_they_were_set(front: Front) -> None:
+    """And metadata only to whom asks for it."""
+
+    def run(sdk: QueueServiceClient) -> None:
+        queue = sdk.create_queue("orders", metadata={"team": "billing"})
+        sdk.create_queue("mail")
+        queue.set_queue_access_policy({"readers": AccessPolicy(permission="r")})
+        assert {name: policy.permission for name, policy in queue.get_queue_access_policy().items()} == {"readers": "r"}
+        listed = {each.name: each.metadata or {} for each in sdk.list_queues(include_metadata=True)}
+        assert listed == {"mail": {}, "orders": {"team": "billing"}}
+        assert {each.name: each.metadata for each in sdk.list_queues()} == {"mail": None, "orders": None}
+
+    await with_sdk(front, run)
 
 
 async def test_the_asynchronous_sdk(front: Front) -> None:

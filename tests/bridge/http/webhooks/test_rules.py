@@ -14,7 +14,7 @@ from queuebell.bridge.contract.wire import Wake
 from queuebell.bridge.http.webhooks.addresses import check_url, refusal, refuse_any, unwrap
 from queuebell.bridge.http.webhooks.deliver import sign
 from queuebell.bridge.http.webhooks.rules import Deliveries, Outcome, retry_after
-from queuebell.bridge.http.webhooks.settings import WEBHOOKS_MAX, WebhookSettings, check_webhooks
+from queuebell.bridge.http.webhooks.settings import WEBHOOKS_MAX, WebhookSettings, check_webhooks, name_of, name_of_all
 
 FAILED = Outcome(500)
 
@@ -49,6 +49,51 @@ def test_a_dead_endpoint_costs_a_request_a_minute_however_many_triggers_come() -
             deliveries.ended(now, FAILED, waits=False)
     assert len(times) <= 4 + 3600 / 60
     assert all(late - early >= 60 for early, late in itertools.pairwise(times[5:]))
+
+
+@pytest.mark.parametrize(("waits", "draw", "at"), [
+    (False, 0.0, [0.0, 1.0, 6.0, 21.0, 81.0]),
+    (False, 1.0, [0.0, 1.2, 7.2, 25.2, 97.2]),
+    (True, 0.0, [0.0, 1.0, 6.0, 21.0, 81.0, 141.0, 201.0]),
+])  # fmt: skip
+def test_a_failed_wake_is_tried_again_and_for_ever_only_while_work_waits(
+    waits: bool, draw: float, at: list[float]
+) -> None:
+    deliveries = Deliveries(lambda: draw)
+    deliveries.offer(0.0, wake(1))
+    times = [attempt(deliveries, FAILED, 0.0, waits=waits)[0] for _ in at]
+    assert times == pytest.approx(at)
+    assert (deliveries.pending is not None, deliveries.dropped) == (waits, 0 if waits else 1)
+    assert (deliveries.failures, deliveries.delivered) == (len(at), 0)
+    deliveries.offer(300.0, wake(2))
+    attempt(deliveries, Outcome(204), 300.0)
+    assert (deliveries.failures, deliveries.attempts, deliveries.delivered) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(("asked", "pause"), [(None, 1.0), (0.5, 1.0), (30.0, 30.0), (99_999.0, 3600.0)])
+def test_an_endpoint_may_ask_for_a_longer_pause_of_an_hour_at_most(asked: float | None, pause: float) -> None:
+    deliveries = Deliveries(lambda: 0.0)
+    deliveries.offer(0.0, wake(1))
+    attempt(deliveries, Outcome(503, retry_after_s=asked), 0.0)
+    assert deliveries.deadline() == pause
+
+
+@pytest.mark.parametrize(("allowed", "apart"), [(None, 0.1), (60.0, 1.0), (0.1, 60.0), (1e6, 0.1)])
+def test_s29_an_endpoint_gets_as_many_a_minute_as_it_allows(allowed: float | None, apart: float) -> None:
+    deliveries = Deliveries(lambda: 0.0)
+    if allowed is not None:
+        deliveries.allow(allowed)
+    for gen in range(3):
+        deliveries.offer(7.0, wake(gen))
+        assert attempt(deliveries, Outcome(200), 7.0)[0] == pytest.approx(7.0 + gen * apart)
+
+
+def test_a_wake_that_waits_is_merged_and_grows_old() -> None:
+    deliveries = Deliveries(lambda: 0.0)
+    deliveries.offer(10.0, wake(1, size=2, trace=f"00-{'1' * 32}-{'1' * 16}-01", age_ms=50))
+    deliveries.offer(11.0, wake(2, size=3))
+    sent = deliveries.begin(11.5)
+    assert (sent.gen, sent.size, sent.age_ms, sent.traceparent) == (2, 5, 1550, f"00-{'1' * 32}-{'1' * 16}-01")
 
 
 def test_s30_gone_is_for_good() -> None:
@@ -97,6 +142,42 @@ def test_as_many_as_there_may_be() -> None:
     assert [checked.settings for checked in check_webhooks(entries)] == entries
     with pytest.raises(ConfigurationError, match=r"^webhook: at most 1000$"):
         check_webhooks([*entries, entry()])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"queue": "a"}, "webhook 2: queue: "),
+        ({"url": "http://example.com/"}, "webhook 2: url: .*allow_http"),
+        ({"url": "https://10.0.0.1/"}, "webhook 2: url: .*not an address"),
+        ({"secret": ()}, "webhook 2: secret: at least one"),
+        ({"secret": "whsec_AAAA"}, "webhook 2: secret: .*24 to 64"),
+    ],
+)
+def test_an_entry_that_cannot_be_is_named_by_its_number_and_key(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        check_webhooks([entry(), entry(**changes)])
+
+
+def test_what_an_entry_allows_is_taken_as_it_is() -> None:
+    plain, private = check_webhooks([
+        entry(url="http://example.com:8080/x", allow_http=True, secret=SECRETS),
+        entry(url="https://10.0.0.1:9/x", allow_private=True),
+    ])  # fmt: skip
+    assert (plain.target.host, plain.target.port, plain.target.literal, plain.keys) == (
+        "example.com",
+        8080,
+        False,
+        KEYS,
+    )
+    assert (private.target.host, private.target.port, private.target.literal) == ("10.0.0.1", 9, True)
+
+
+def test_bridges_with_the_same_webhooks_have_one_name_for_them() -> None:
+    one, two = entry(), entry(queue="a/c")
+    assert name_of(one) != name_of(two) != name_of(entry(url="https://example.org/x", queue="a/c"))
+    assert name_of_all([one, two]) == name_of_all([two, one, one]) != name_of_all([one])
+    assert name_of_all([]) is None
 
 
 def test_an_id_holds_no_dot() -> None:

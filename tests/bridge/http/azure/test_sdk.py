@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Callable
 from typing import Any
 
@@ -60,8 +61,13 @@ async def test_policies_and_metadata_come_back_as_they_were_set(front: Front) ->
     def run(sdk: QueueServiceClient) -> None:
         queue = sdk.create_queue("orders", metadata={"team": "billing"})
         sdk.create_queue("mail")
-        queue.set_queue_access_policy({"readers": AccessPolicy(permission="r")})
-        assert {name: policy.permission for name, policy in queue.get_queue_access_policy().items()} == {"readers": "r"}
+        start = datetime.datetime(2026, 11, 1, tzinfo=datetime.UTC)
+        expiry = datetime.datetime(2030, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+        queue.set_queue_access_policy({"readers": AccessPolicy("r", expiry, start)})
+        (policy,) = queue.get_queue_access_policy().values()
+        assert (policy.permission, policy.start[:19], policy.expiry[:19]) == (
+            "r", "2026-11-01T00:00:00", "2030-01-02T03:04:05",
+        )  # fmt: skip
         listed = {each.name: each.metadata or {} for each in sdk.list_queues(include_metadata=True)}
         assert listed == {"mail": {}, "orders": {"team": "billing"}}
         assert {each.name: each.metadata for each in sdk.list_queues()} == {"mail": None, "orders": None}

@@ -128,12 +128,31 @@ def _has_mark(path: Path, mark: str) -> bool:
     return any(file.is_file() and _has_mark(file, mark) for file in files)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what stands in `REST`."""
+LONGEST = (
+    *("test_a_release_of_this_checkout", "test_the_same_with_django_6", "test_of_two_bridges_each_shows_its_own_part"),
+    *("test_a_rolling_restart_of_three_bridges", "outside_the_file[anything]", "readme/test_readme.py::test_demo"),
+)
+"""Tests of more than half a minute each. Whichever began last, the whole run would wait for it alone."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark what stands in `REST`; where several processes share the tests, each begins with some of the longest."""
     for item in items:
         if _is_rest(item.path):
             item.add_marker("rest")
+    yield
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    longest = [item for item in items if any(name in item.nodeid for name in LONGEST)]
+    if workers > 1 and longest:
+        others = [item for item in items if item not in longest]
+        # Each process gets one stretch of the list to begin with, and takes from the ends of others afterwards.
+        share = -(-len(others) // workers)
+        items[:] = [
+            item
+            for number in range(workers)
+            for item in (*longest[number::workers], *others[number * share : (number + 1) * share])
+        ]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -55,7 +55,7 @@ ROOMS: Final = (
     _room(
         "azure",
         " ".join(f"bridge/http/azure/{name}.py" for name in ("accounts", "auth", "exchange", "records")),
-        "bridge/http/azure/test_auth.py bridge/http/azure/test_policies.py bridge/http/azure/test_sas.py",
+        "bridge/http/azure",
         marks=AT_LENGTH,
     ),
     _room(

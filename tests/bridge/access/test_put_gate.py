@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuebell.bridge.access.grants import Principal, Reach, Verb, verb_of
+from queuebell.bridge.access.grants import Principal, Reach, Verb
 from queuebell.bridge.access.keys import with_terms
 from queuebell.bridge.access.limits import (
     BYTES_MIN,
@@ -18,7 +18,6 @@ from queuebell.bridge.access.limits import (
     Allowance,
     Limits,
     Refusals,
-    TokenBuckets,
     limited,
 )
 from queuebell.bridge.access.put_gate import (
@@ -176,14 +175,6 @@ def allowance(**limits: float) -> Allowance:
     return made
 
 
-def test_no_limit_is_none() -> None:
-    """Whatever is not said is not counted against anybody."""
-    used = Allowance()
-    assert not any(used.request(0.0) or used.put(0.0) for _ in range(100_000))
-    used.put_more(0.0, 10**6)
-    assert all(used.connect() and used.hold(10**9) for _ in range(100))
-
-
 def test_a_request_is_within_its_rate_where_only_puts_are_past_theirs() -> None:
     """The longer of both waits is told of a put."""
     used = allowance(requests_per_second=1, puts_per_second=0.1)
@@ -208,15 +199,6 @@ def test_refusals_past_a_few_wait_in_one_line() -> None:
     assert line.hold_s("b", 0.0) == 0
     assert line.hold_s("a", 0.5) == pytest.approx(0.1)
     assert [line.hold_s("a", 10.0) for _ in range(4)] == pytest.approx([0, 0, 0, 0.1])
-
-
-def test_the_refused_one_longest_unheard_of_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no room for one more: whoever goes on asking stays known."""
-    monkeypatch.setattr("queuebell.bridge.access.limits.ADDRESSES_MAX", 3)
-    line = Refusals(per_second=1, at_once=1, held_s_max=100)
-    assert [line.hold_s(who, 0.0) for who in "abcb"] == [0, 0, 0, 1]
-    assert [line.hold_s(who, 0.0) for who in "ad"] == [1, 0]
-    assert [line.hold_s(who, 0.0) for who in "badc"] == [2, 2, 1, 0]
 
 
 def test_connections_and_bytes_are_given_back() -> None:
@@ -272,15 +254,6 @@ def test_what_is_wrong_with_a_limit_is_said_as_people_write_it() -> None:
         limited(NO_LIMITS, {"": "1"})
 
 
-def test_whoever_was_not_heard_of_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no room for one more: an address costs memory, and there are very many of them."""
-    monkeypatch.setattr("queuebell.bridge.access.limits.ADDRESSES_MAX", 3)
-    buckets = TokenBuckets(0.01, 1)
-    assert [buckets.take(key, 0.0) for key in "abc"] == [0, 0, 0]
-    assert [buckets.take(key, 0.0) for key in "bad"] == [100, 100, 0]
-    assert [buckets.take(key, 0.0) for key in "badc"] == [100, 100, 100, 0]
-
-
 QUEUES = ["a/x", "a/x-poison", "a/y", "b/x", "a/x-p0", "a/x-p1", "a/x-p2", "a/x-p0-poison", "ab/x", "a/xy"]
 PATTERNS = {
     "*": set(QUEUES),
@@ -320,24 +293,6 @@ def test_nothing_is_allowed_that_is_not_granted(verb: Verb, granted: Verb, patte
         assert principal.may(verb, queue) is (allowed or buries), (verb, granted, queue)
     assert principal.may(verb) is (verb is granted)
     assert principal.reach(granted).patterns == (pattern,)
-
-
-def test_other_typos() -> None:
-    """A verb that is none names all there are; one text is no list; a name has a form."""
-    with pytest.raises(
-        ConfigurationError, match="unknown verb 'puts'; the verbs are ring, put, take, look, manage, operate"
-    ):
-        verb_of("puts")
-    with pytest.raises(ConfigurationError, match="unknown verb"):
-        Principal("p", {"PUT": ["*"]})
-    with pytest.raises(ConfigurationError, match=r"p: put: must be a list of patterns, such as \['a/x'\]"):
-        Principal("p", {"put": "a/x"})
-    for name in ("", "a b", "-a", "a" * 81, "a\n", "ä"):
-        with pytest.raises(ConfigurationError, match="a principal's name is 1 to 80"):
-            Principal(name, {})
-    assert repr(Principal("a" * 80, {})) == f"Principal({'a' * 80})"
-    assert not Principal("p", {}).may(Verb.LOOK)
-    assert not Principal("p", {"look": []}).may(Verb.LOOK)
 
 
 names = st.sampled_from(

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import math
-from typing import Any
-
-import pytest
-
 from queuebell.bridge.contract.event import CloudQueueWorkDetected
 from queuebell.bridge.contract.wire import (
     BridgeHeartbeat,
@@ -23,8 +17,6 @@ from queuebell.bridge.contract.wire import (
     Welcome,
     WelcomedQueue,
 )
-from queuebell.bridge.core.agenda import Agenda, DueTimes
-from queuebell.bridge.core.listener_counts import ReceiveCounts
 from queuebell.bridge.core.pending_work import Counted, PendingQueues, PendingWork
 from queuebell.bridge.core.sessions import (
     QueueSessions,
@@ -35,7 +27,6 @@ from queuebell.bridge.core.sessions import (
     session_queue,
 )
 from queuebell.bridge.core.settings import Periods, Tuning
-from queuebell.bridge.core.wake_scheduler import Duplicates
 from queuebell.bridge.observe.facts import (
     Covered,
     DuplicateDropped,
@@ -44,25 +35,11 @@ from queuebell.bridge.observe.facts import (
     SessionClosed,
     SessionOpened,
     Triggered,
-    Unannounced,
     Woken,
 )
 from queuebell.bridge.observe.slices import at_once
 from queuebell.bridge.service.state.status import crowded, findings
 from tests.support.bells import BOOT, QUEUE, Rig
-
-
-@pytest.fixture
-def rebuilt(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many entries were put in order anew, each time."""
-    heapify, sizes = heapq.heapify, []
-
-    def noted(entries: list[Any]) -> None:
-        sizes.append(len(entries))
-        heapify(entries)
-
-    monkeypatch.setattr(heapq, "heapify", noted)
-    return sizes
 
 
 def numbers(entries: list[SessionQueue]) -> list[int]:
@@ -138,14 +115,6 @@ def entry_of(
     return session_queue(session, Subscription("a/b", capacity, own=own, free=free), accepts=accepts)
 
 
-def seated(*entries: SessionQueue) -> QueueSessions:
-    """Return seats in this order."""
-    all_of_them = QueueSessions()
-    for one in entries:
-        all_of_them.add(one)
-    return all_of_them
-
-
 def test_which_sessions_are_own_is_counted_through_every_change() -> None:
     """Seated, seated anew as the other kind, turned own by a cover, and gone: both counts are right after each."""
     entries = QueueSessions()
@@ -172,57 +141,6 @@ def test_which_sessions_are_own_is_counted_through_every_change() -> None:
     assert not entries.any_own
 
 
-def test_a_copy_is_known_for_its_period_and_no_longer() -> None:
-    """B13: at its very end it is still a copy; beyond it, or among too many, it is forgotten, the oldest first."""
-    seen = Duplicates(10.0, 2)
-
-    def copy(now: float, id_: str | None = "1", source: str = "p", *, queue: str = "a/b", due: int = 0,
-             bus: str = "nats", redelivered: bool = False) -> bool:  # fmt: skip
-        return seen.is_copy(now, None if id_ is None else (source, id_), queue, due, bus, redelivered)
-
-    seen.remember(100.0, ("p", "1"), "a/b", 0, "http")
-    assert copy(100.0) and copy(110.0) and not copy(110.125)
-    assert (
-        not copy(100.0, queue="a/c") and not copy(100.0, due=1) and not copy(100.0, "2") and not copy(100.0, "1", "q")
-    )
-    assert not copy(100.0, bus="http") and copy(100.0, bus="http", redelivered=True)
-    seen.remember(100.0, None, "a/b", 0, "http")
-    assert not copy(100.0, None) and len(seen) == 1, "what has no name is not kept"
-    seen.remember(105.0, ("p", "1"), "a/b", 0, "nats")
-    assert copy(105.0) and not copy(105.0, bus="http"), "the first mark counts, not its copies"
-    seen.remember(110.0, ("p", "2"), "a/b", 7, "http")
-    assert len(seen) == 2
-    assert copy(110.0, "2", due=7) and copy(110.0)
-    seen.remember(110.0, ("p", "3"), "a/b", 0, "http")
-    assert (len(seen), copy(110.0)) == (2, False), "one too many: the oldest goes"
-    seen.remember(120.0, ("p", "4"), "a/b", 0, "http")
-    assert copy(120.0, "3") and copy(120.0, "4") and len(seen) == 2
-    seen.remember(120.125, ("p", "5"), "a/b", 0, "http")
-    assert len(seen) == 2 and copy(120.125, "5")
-    seen.remember(130.125, ("p", "6"), "a/b", 0, "http")
-    assert (len(seen), copy(130.125, "5"), copy(130.125, "4")) == (2, True, False)
-    seen.remember(150.0, ("p", "7"), "a/b", 0, "http")
-    assert len(seen) == 1, "all that are too old go at once"
-
-
-def test_due_times_of_one_bucket_are_one_and_their_sizes_add_up() -> None:
-    """Up to a million, which is what a trigger may announce."""
-    times = DueTimes()
-    ends = {times.add(0.0, 0.001), times.add(0.0, 0.002, size=4), times.add(0.0, 0.001, size=999_994)}
-    assert (len(ends), len(times), times.pop_due(1.0)) == (1, 1, 999_999)
-    times.add(0.0, 0.001, size=600_000), times.add(0.0, 0.001, size=600_000)
-    assert times.pop_due(1.0) == 1_000_000
-    times.add(0.0, 1.0), times.add(0.0, 2.0, size=2), times.add(0.0, 9.0)
-    assert (times.pop_due(5.0), len(times)) == (3, 1)
-
-
-def test_a_due_time_is_not_early_by_a_rounding_error_either() -> None:
-    """B2: three times the width of a bucket is less than this, as floats multiply."""
-    exact = math.nextafter(0.03, 1.0)
-    assert math.ceil(exact / 0.01) * 0.01 < exact
-    assert DueTimes().add(exact, 0.0) == pytest.approx(0.04)
-
-
 def test_b8_a_session_that_ended_meanwhile_hides_nobody_who_is_dead() -> None:
     """B8: those that are looked up after it are judged all the same."""
     sessions = Sessions(10.0)
@@ -240,29 +158,6 @@ ME, YOU = "1" * 32, "2" * 32
 
 def work(queue: str = "a/b") -> PendingWork:
     return PendingWork(queue=queue, sessions=QueueSessions(), numbers=Tuning(Periods()).of(queue))
-
-
-def test_work_that_nobody_announced_is_counted_once() -> None:
-    """By its level, apart from the receives by source, and not where work was announced meanwhile."""
-    receives, queue = ReceiveCounts(), work()
-    levels = {"sweep": (2, 1), "unannounced": (1, 0)}
-    told = [ReceivesTold("a/b", "sweep", 2, 1), Unannounced("a/b", 1)]
-    assert receives.record(ME, queue, levels) == receives.record(YOU, queue, levels) == told
-    assert receives.record(ME, queue, levels) == []
-    assert (queue.unannounced, queue.receives, queue.wake_sources) == (2, 6, {"sweep": 4})
-    assert receives.record(ME, queue, {"unannounced": (2, 0)}, announced=True) == []
-    receives.record(ME, queue, {"unannounced": (4, 0)})
-    assert queue.unannounced == 4, "of what was announced nothing is counted later either"
-
-
-def test_the_newest_count_of_a_store_is_kept() -> None:
-    """Of two listeners the one that looked later is believed, whenever it says so; of equal ones the last."""
-    queue = work()
-    queue.count_depth(StoreDepth(5, 1, 2_000), 100.0)
-    queue.count_depth(StoreDepth(9, 9, 3_000), 100.5)
-    assert queue.counted == Counted(5, 1, 98.0, False)
-    queue.count_depth(StoreDepth(7, 0, 3_000, at_least=True), 101.0)
-    assert queue.counted == Counted(7, 0, 98.0, True)
 
 
 def news(rig: Rig) -> list[Fact]:
@@ -324,24 +219,6 @@ def test_a_beat_that_tells_of_receives_and_depth_is_counted() -> None:
     assert rig.scheduler.pending.find("a/other") is None
     rig.beat(number)
     assert rig.work().sessions.get(number).failing_since is None
-
-
-@pytest.mark.parametrize(
-    ("size", "picked"), [(1, [1]), (2, [1]), (3, [1, 2]), (4, [1, 2, 3]), (6, [1, 2, 3]), (7, [1, 2, 3])]
-)
-def test_as_many_are_woken_as_their_room_is_enough_for(size: int, picked: list[int]) -> None:
-    """Two slots, one that is a guess (a free count of 0 without a `more`), and three."""
-    entries = seated(entry_of(1, free=2), entry_of(2, free=0), entry_of(3, free=3))
-    assert numbers(entries.pick_for(size)) == picked
-
-
-def test_many_deadlines_that_stand_are_not_put_in_order_again_with_each(rebuilt: list[int]) -> None:
-    """Setting one costs O(log n): the heap is made anew only where most of it is stale."""
-    agenda: Agenda[int] = Agenda()
-    for key in range(500):
-        agenda.set(key, float(key))
-    assert not rebuilt
-    assert agenda.pop_due(500.0) == list(range(500))
 
 
 def test_the_life_of_a_session_frame_by_frame() -> None:

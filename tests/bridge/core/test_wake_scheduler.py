@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import tracemalloc
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -21,8 +18,6 @@ from queuebell.bridge.contract.wire import (
     Started,
     Subscription,
 )
-from queuebell.bridge.core import agenda, listener_counts
-from queuebell.bridge.core.listener_counts import Levels
 from queuebell.bridge.core.settings import QueueRule
 from queuebell.bridge.observe.facts import DuplicateDropped, OwnerStuck, StartMissed
 from tests.support.bells import BOOT, QUEUE, Rig
@@ -462,61 +457,6 @@ def stuck() -> tuple[Rig, int, int]:
     return rig, number, gen
 
 
-class Counted(float):
-    """A time that counts how often it is compared."""
-
-    compared = 0
-
-    def __lt__(self, other: float) -> bool:
-        Counted.compared += 1
-        return float(self) < float(other)
-
-    def __le__(self, other: float) -> bool:
-        Counted.compared += 1
-        return float(self) <= float(other)
-
-    def __gt__(self, other: float) -> bool:
-        Counted.compared += 1
-        return float(self) > float(other)
-
-    def __ge__(self, other: float) -> bool:
-        Counted.compared += 1
-        return float(self) >= float(other)
-
-
-class Ceiling(int):
-    """What `math.ceil` returns here: times a width, it is a time that counts."""
-
-    def __mul__(self, other: float) -> Counted:  # type: ignore[override]
-        return Counted(int(self) * other)
-
-
-def counted_math(number: float) -> Ceiling:
-    """Round up to a number whose product counts."""
-    return Ceiling(math.ceil(number))
-
-
-@pytest.fixture(autouse=True)
-def counting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the ends of buckets count their comparisons."""
-    counted: Any = SimpleNamespace(ceil=counted_math, ldexp=math.ldexp, floor=math.floor, log2=math.log2)
-    monkeypatch.setattr(agenda, "math", counted)
-    Counted.compared = 0
-
-
-def test_the_lost_are_bounded_and_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By bytes; one that comes back and is lost once more is the newest."""
-    monkeypatch.setattr(listener_counts, "PACKED_MAX", 10)
-    known: Levels[str, int] = Levels(dict[str, int], 10)
-    for name in ("a", "b", "c"):  # four bytes each
-        known.keep(name, "q", 1)
-    known.lost("a"), known.lost("b")
-    assert known.get("a", "q") == 1
-    known.lost("a"), known.lost("c")
-    assert [known.get(name, "q") for name in ("a", "b", "c")] == [1, None, 1]
-    assert known.forgot
-
-
 def worker(rig: Rig, done: int, *, bye: bool) -> None:
     """Have a worker come, tell what it handled, and go."""
     number = rig.join(QUEUE)
@@ -695,14 +635,6 @@ def test_where_there_is_nobody_else_the_owner_is_asked_again() -> None:
     rig.wait(4.2)
     assert rig.gens(owner) == [gen]
     assert rig.work().owner == owner
-
-
-def test_numbers_of_the_whole_bridge_are_told_too() -> None:
-    """Only the sweep stands in the welcome itself; what else differs from the protocol stands with each queue."""
-    one = Rig(sweep_s=30.0, slack_s=5.0)
-    state = one.welcome(one.join()).queues[0]
-    assert (one.welcome(1).sweep_ms, one.welcome(1).boot) == (30_000, BOOT)
-    assert (state.sweep_ms, state.slack_ms, state.spread_ms) == (None, 5000, None)
 
 
 @pytest.mark.parametrize("says", ["started", "room", "cover"])

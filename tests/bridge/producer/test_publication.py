@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from queuebell.bridge.contract.event import (
     EVENTS_MAX,
-    REQUEST_BYTES_MAX,
     CloudQueueWorkDetected,
     check_event,
     encode_events,
@@ -145,26 +144,6 @@ def test_a_merged_resend_has_another_id() -> None:
     (again,) = publication.take(0.0)
     assert again.event.id != first.event.id
     assert again.event.payload_size == 2
-
-
-def test_an_overdue_time_merged_into_the_bit_has_another_id() -> None:
-    """P5: if a due time passes during an outage and joins a failed event, neither id is repeated."""
-    publication = machine()
-    publication.add(0.0, event())
-    publication.add(0.0, event(after_ms=1000))
-    first = publication.take(0.0)
-    publication.failed(first, 0.0, lambda: 0.0)
-    (again,) = publication.take(5.0)
-    assert again.event.id not in {sending.event.id for sending in first}
-    assert (again.event.payload_size, again.event.not_before_ms) == (2, 0)
-
-
-def test_an_overdue_time_that_meets_nothing_keeps_its_id() -> None:
-    """P5: it is still the publish that its caller named."""
-    publication = machine()
-    publication.add(0.0, event(after_ms=1000, id="mine"))
-    (sending,) = publication.take(5.0)
-    assert (sending.event.id, sending.event.not_before_ms, sending.due_ms) == ("mine", 0, None)
 
 
 def test_what_is_due_first_is_sent_first() -> None:
@@ -383,79 +362,6 @@ def test_a_trace_goes_with_a_time_that_became_due() -> None:
     publication.add(5.0, traced(after_ms=1000))
     (sending,) = publication.take(6.0)
     assert sending.event.traceparent == TRACE and sending.event.payload_size == 2
-
-
-def test_what_is_left_of_a_delay_is_told_at_any_time() -> None:
-    """It counts from receipt: the time since the put is subtracted, to the millisecond, rounded up."""
-    publication = machine()
-    publication.add(7.0001, event(after_ms=5000))
-    assert [owed.not_before_ms for owed in publication.pending(7.0)] == [5001]
-    assert [owed.not_before_ms for owed in publication.pending(10.0)] == [2001]
-    assert [owed.not_before_ms for owed in publication.pending(12.001)] == [0]
-    assert [owed.not_before_ms for owed in publication.pending(99.0)] == [0]
-    (sending,) = publication.take(12.0)
-    assert (sending.due_ms, sending.event.not_before_ms) == (12_001, 1)
-
-
-def test_the_limit_of_due_times_is_met_exactly() -> None:
-    """The last within it keeps its millisecond, the next is rounded up to a second, a known one merges."""
-    publication = machine()
-    publication.add(0.0, event())
-    for number in range(DUE_TIMES_MAX):
-        publication.add(0.0, event(after_ms=10_002 + number))
-    assert sorted(owed.not_before_ms for owed in publication.pending(0.0))[-1] == 10_001 + DUE_TIMES_MAX
-    publication.add(0.0, event(after_ms=10_500))
-    assert [owed.payload_size for owed in publication.pending(0.0) if owed.not_before_ms == 10_500] == [2]
-    publication.add(0.0, event(after_ms=20_001))
-    publication.add(0.0, event(after_ms=31_000))
-    assert sorted(owed.not_before_ms for owed in publication.pending(0.0))[-2:] == [21_000, 31_000]
-
-
-@pytest.mark.parametrize(("more", "taken"), [(0, 3), (1, 2)])
-def test_a_request_is_filled_to_the_last_byte(more: int, taken: int) -> None:
-    """Three events that fill it exactly go together; with one byte more the third waits."""
-    bare = [CloudQueueWorkDetected("a", queue, 1, id="", source="test") for queue in ("q1", "q2", "q3")]
-    # A comma is reckoned for the last event too.
-    room = REQUEST_BYTES_MAX - 1 - len(encode_events(bare)) + more
-    ids = ["x" * (room // 3), "x" * (room // 3), "x" * (room - 2 * (room // 3))]
-    publication = machine()
-    for number, id_ in enumerate(ids, 1):
-        publication.add(0.0, event(f"q{number}", id=id_))
-    batch = [sending.event for sending in publication.take(0.0)]
-    assert len(batch) == taken
-    assert len(encode_events(batch)) <= REQUEST_BYTES_MAX
-    assert more or len(encode_events(batch)) == REQUEST_BYTES_MAX - 1
-
-
-def test_a_batch_grows_again_twofold() -> None:
-    """Halved by a rejection, doubled by each success, up to the most of one request."""
-    publication = machine()
-    for number in range(40):
-        publication.add(0.0, event(f"q{number}"))
-    first = publication.take(0.0)
-    assert len(first) == 40
-    assert publication.refused(first) is None
-    sizes = []
-    while batch := publication.take(0.0):
-        sizes.append(len(batch))
-        publication.sent(batch)
-    assert sizes == [20, 20]
-    for number in range(100):
-        publication.add(0.0, event(f"q{number}"))
-    assert len(publication.take(0.0)) == 80
-
-
-def test_a_queue_that_is_done_keeps_no_other_in_the_air() -> None:
-    """Two events of one queue in a batch: when it lands, the next queue may be published again."""
-    publication = machine()
-    publication.add(0.0, event("one"))
-    publication.add(0.0, event("one", after_ms=500))
-    publication.add(0.0, event("two"))
-    batch = publication.take(0.0)
-    assert [sending.event.queue_name for sending in batch] == ["one", "one", "two"]
-    publication.sent(batch)
-    publication.add(0.0, event("two"))
-    assert [sending.event.queue_name for sending in publication.take(0.0)] == ["two"]
 
 
 @pytest.mark.parametrize("after_ms", [0, 500])

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import functools
 import hashlib
-import heapq
 import pathlib
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -36,7 +35,7 @@ from queuebell.bridge.queues.embedded import file as sqlite_file
 from queuebell.bridge.queues.embedded.committer import Upkeep
 from queuebell.bridge.queues.embedded.engine import Engine
 from queuebell.bridge.queues.embedded.file import open_file, open_memory
-from queuebell.bridge.queues.embedded.state import Backlog, Calendar, Grant, GrantResult
+from queuebell.bridge.queues.embedded.state import Backlog, Grant, GrantResult
 from tests.bridge.queues.clocks import WALL, FakeClock
 from tests.support.writers import counts_of
 
@@ -664,20 +663,6 @@ def test_what_an_older_version_left_half_made_is_made_anew(tmp_path: pathlib.Pat
 def sqlite_file_journal(pages: int) -> bytes:
     """Return the head of a journal of a file that had so many pages."""
     return bytes.fromhex("d9d505f920a163d7") + bytes(8) + pages.to_bytes(4) + bytes(492)
-
-
-def test_a_calendar_forgets_stale_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases extended over and over leave no trace of their old ends."""
-    heapify, kept = heapq.heapify, []
-    monkeypatch.setattr(heapq, "heapify", lambda times: (kept.append(len(times)), heapify(times)))
-    calendar = Calendar()
-    calendar.add(10**9, 1)
-    for end in range(10**9, 10**9 + 10_000):
-        calendar.remove(end, 1)
-        calendar.add(end + 1, 1)
-    # Each time that 66 were added to the one that counts, it is kept alone.
-    assert kept == [1] * (10_000 // 66)
-    assert calendar.earliest() == 10**9 + 10_000
 
 
 def test_a_slice_that_is_taken_back_changes_nothing() -> None:

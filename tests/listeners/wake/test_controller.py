@@ -233,15 +233,6 @@ def test_a_wake_says_started_and_receives() -> None:
     assert controller.state is State.DRAINING
 
 
-def test_the_bridges_own_store_tells_of_what_is_given_back() -> None:
-    """O5: no look of the listener's own while the bridge is there; without it, as anywhere."""
-    controller = machine(own=True)
-    controller.welcomed(1.0, BOOT, 5)
-    assert controller.came_back(2.0) == []
-    controller.lost(3.0)
-    assert controller.came_back(3.5) == [StartReceive(1, 4, "more")]
-
-
 def test_a_wake_during_a_receive_starts_another_at_once() -> None:
     """L2: a receive begun before the wake does not stand in for one begun after it."""
     controller = machine(capacity=8)
@@ -308,21 +299,6 @@ def test_a_receive_of_unknown_outcome_is_a_lease() -> None:
     assert controller.deadline() == 41.0
     assert only(controller.tick(41.0), StartReceive) == [StartReceive(3, 4, "lease")]
     assert controller.timers.returns() == []
-
-
-def test_carried_messages_with_more_behind_them_look_too() -> None:
-    """O7: size beyond what was carried is a wake as usual, with the slots that are left."""
-    controller = machine(own=True)
-    commands = controller.wake(1.0, BOOT, 5, "trigger", 9, carried=2, free=2)
-    assert only(commands, SendStarted, StartReceive)[-1] == StartReceive(1, 2, "trigger")
-    assert controller.wake(1.1, BOOT, 6, "trigger", 9, carried=1, free=1)[-1] == SendMore(9)
-
-
-def test_taking_the_last_slot_by_push_needs_no_more() -> None:
-    """O7: the bridge counted these slots itself."""
-    controller = machine(capacity=1, batch=1, own=True)
-    assert only(controller.wake(1.0, BOOT, 5, "trigger", 1, carried=1, free=0), SendMore) == []
-    assert controller.room(1.1, 1) == [SendRoom(1, 5)]
 
 
 def test_without_a_bridge_it_polls() -> None:
@@ -418,34 +394,6 @@ def test_a_bridge_that_comes_back_begins_the_tries_anew(in_flight: bool) -> None
     controller.welcomed(1035.05, OTHER, 3)
     assert controller.deadline() == pytest.approx(1036.0)
     assert only(controller.tick(1036.0), StartReceive) == [StartReceive(12, 4, "trigger")]
-
-
-def test_more_is_said_again_with_every_stop_and_try() -> None:
-    """S2: although it stands, for a broker may have lost the one before."""
-    stopping = machine()
-    stopping.wake(1.0, BOOT, 5, "trigger")
-    assert stopping.received(1.1, 1, 4, visible=7) == [SendMore(7)]
-    assert stopping.stop(1.2) == [SendMore(7)]
-    assert stopping.wake(1.3, None, 0, "more") == [], "what is our own needs no answer"
-    assert stopping.wake(1.4, BOOT, 6, "trigger") == [SendMore(7)]
-    blocked = machine()
-    blocked.wake(1.0, BOOT, 5, "trigger")
-    assert blocked.received(1.1, 1, 0, blocked=True) == [SendMore(0)]
-    assert only(blocked.tick(2.1), StartReceive)
-    assert blocked.received(2.2, 2, 0, blocked=True) == [SendMore(0)]
-    assert blocked.deadline() == pytest.approx(4.2), "and the back-off grows"
-
-
-def test_a_full_batch_after_a_cover_is_a_look_of_our_own() -> None:
-    """L5: whatever an older answer said, there may be more; a limit pauses that look too, and the bridge is told."""
-    for blocked in (False, True):
-        controller = machine(capacity=8, tasks=2)
-        controller.wake(1.0, BOOT, 5, "lease", 8)
-        controller.received(1.1, 1, 0, free=8)
-        commands = controller.received(1.2, 2, 4, visible=3, free=4, blocked=blocked)
-        assert only(commands, StartReceive) == ([] if blocked else [StartReceive(3, 4, "lease")])
-        assert only(commands, SendMore) == ([SendMore(3, unannounced=True)] if blocked else [])
-        assert controller.state is (State.COOLING if blocked else State.DRAINING)
 
 
 def test_the_bridges_numbers_reach_every_timer() -> None:
@@ -648,37 +596,6 @@ def test_a_poll_comes_as_soon_as_the_store_says_that_more_becomes_visible() -> N
     assert controller.deadline() == 15.25
 
 
-def test_an_incomplete_store_needs_two_empty_answers() -> None:
-    """L8: the first empty answer of a store that may be mistaken starts a second receive; the second covers."""
-    controller = machine()
-    controller.wake(1.0, BOOT, 5, "trigger")
-    assert controller.received(1.1, 1, 0, complete=False) == [StartReceive(2, 4, "trigger")]
-    assert only(controller.received(1.2, 2, 0, complete=False), SendEmptyReceive)
-    assert controller.state is State.IDLE
-
-
-def test_a_receive_that_began_with_the_last_heartbeat_is_news() -> None:
-    """B5: it may have begun after that heartbeat was made up; named once too often costs nothing."""
-    controller = machine()
-    controller.beat(2.0)
-    controller.wake(2.0, BOOT, 5, "trigger")
-    controller.received(2.5, 1, 0)
-    assert controller.beat(7.0)[2] == 5.0
-    assert controller.beat(12.0)[2] is None
-
-
-def test_a_settlement_lifts_a_limit_once() -> None:
-    """L8: what was blocked is asked again at once; the settlements after it say nothing new."""
-    controller = machine()
-    controller.wake(1.0, BOOT, 5, "trigger")
-    controller.received(1.1, 1, 0, blocked=True)
-    assert controller.blocked is True
-    controller.settled(1.2)
-    assert controller.blocked is False
-    controller.failed(1.3, 2)
-    assert controller.blocked is False
-
-
 @pytest.mark.parametrize(("reason", "looks"), [("due", True), ("more", True), ("lease", False)])
 def test_what_comes_back_during_a_pause(reason: str, looks: bool) -> None:
     """L6, L7: a release is news and looks at once; what lost answers may have leased waits for the store (L11)."""
@@ -723,13 +640,6 @@ def test_room_is_what_a_heartbeat_says_it_is() -> None:
     assert controller.beat(1.5)[3] == 0
 
 
-def test_stale_news_of_coverage_changes_nothing() -> None:
-    """The newest cover counts, in whatever order they are heard of."""
-    known = recheck(1000.0)
-    known.on_empty_receive(500.0)
-    assert known.next_check("due", 1020.0) == 30.0
-
-
 def test_a_store_that_loses_answers_is_asked_at_the_pace_of_its_back_off() -> None:
     """L6, L11: what lost answers may have leased comes back meanwhile, and does not end the pause after a failure."""
     one = machine()
@@ -745,18 +655,6 @@ def test_a_store_that_loses_answers_is_asked_at_the_pace_of_its_back_off() -> No
     assert receives < 1800 / 30 * 2 + 20
 
 
-def test_carried_messages_need_no_receive() -> None:
-    """O7: a wake that brought all there was is answered by `started` alone, and `room` follows the handlers."""
-    controller = machine(own=True)
-    assert controller.wake(1.0, BOOT, 5, "trigger", 2, carried=2, free=2) == [
-        NotifyWork("trigger"),
-        SendStarted(BOOT, 5),
-    ]
-    assert controller.state is State.IDLE
-    assert controller.room(1.1, 4) == [SendRoom(4, 5)]
-    assert controller.room(1.2, 4) == []
-
-
 def test_pull_only_looks_when_it_polls_and_at_no_other_time() -> None:
     """L9: the dead-man begins no receive there, however late it is."""
     controller = bare(polls=RandomExponential(1000.0, 1000.0, 0.0), deadman=DeadMan(0.0, lambda: 0.5))
@@ -765,18 +663,6 @@ def test_pull_only_looks_when_it_polls_and_at_no_other_time() -> None:
     assert controller.received(1.0, 1, 0) == []
     assert (controller.deadline(), controller.tick(1000.9)) == (1001.0, [])
     assert controller.tick(1001.0) == [StartReceive(2, 1, "poll")]
-
-
-def test_what_is_given_back_at_once_is_a_look_of_its_own() -> None:
-    """L7: without a bridge's own store, what was released is looked for; `more` says it to whoever has a slot."""
-    controller = machine()
-    controller.welcomed(1.0, BOOT, 5)
-    assert controller.came_back(2.0) == [StartReceive(1, 4, "more")]
-    assert controller.beat(2.5)[2] == 0.5
-    full = machine()
-    full.welcomed(1.0, BOOT, 5)
-    full.room(1.5, 0)
-    assert full.came_back(2.0) == [SendMore(1, unannounced=True)]
 
 
 def test_the_dead_man_looks_and_only_moves_forward() -> None:

@@ -49,10 +49,8 @@ from queuebell.listeners.wake.table import (
     SendStarted,
     StartReceive,
 )
-from queuebell.listeners.work.counts import BOOTS_MAX, COUNT_S, EXTRA_BYTES, CountSchedule, JobCounts
+from queuebell.listeners.work.counts import COUNT_S, EXTRA_BYTES, CountSchedule, JobCounts
 from tests.listeners.wake.world import BOOT
-
-# Private: `_acknowledged`, `_of_boots`: released memory, visible nowhere else.
 
 QUEUE = "billing/orders"
 
@@ -307,22 +305,6 @@ def test_several_bridges_and_restarts_count_all_and_nothing_twice(moves: list[st
     assert counted == happened
 
 
-def test_nothing_is_repeated_that_was_heard() -> None:
-    """An idle queue owes nothing, and what is told after the first echo says that it was heard before."""
-    counts = JobCounts(HANDLER)
-    counts.greeted("b" * 32)
-    assert not counts.changed
-    happen(counts, 1)
-    assert counts.report(7)[HANDLER].resumed is False
-    counts.echoed(6)
-    assert counts.changed, "the echo of another heartbeat"
-    counts.echoed(7)
-    assert not counts.changed
-    happen(counts, 1)
-    told = counts.report(8)[HANDLER]
-    assert told.resumed and told.outcomes == {"failed": 2}
-
-
 def test_classes_and_names_are_bounded() -> None:
     """The first 20 classes have names, the rest is other; a name does no harm and takes so many bytes."""
     counts = JobCounts("m:\x1b" + "ü" * 200)
@@ -332,14 +314,6 @@ def test_classes_and_names_are_bounded() -> None:
     counts.failed("Error0")
     failures = counts.level().failures
     assert (len(failures), failures["Error0"], failures[OTHER]) == (CLASSES_MAX + 1, 2, 5)
-
-
-def test_boots_are_forgotten_in_the_end() -> None:
-    """A worker that outlives very many restarts of its bridge remembers the newest sixteen."""
-    counts = JobCounts(HANDLER)
-    for number in range(BOOTS_MAX + 9):
-        counts.greeted(f"{number:032x}")
-    assert len(counts._acknowledged._of_boots) <= BOOTS_MAX
 
 
 def test_a_cover_says_whether_the_queue_is_the_bridges_own() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +11,7 @@ from queuebell.bridge.contract.errors import BadInput
 from queuebell.bridge.contract.wire import Starved
 from queuebell.listeners.wake.controller import Controller
 from queuebell.listeners.wake.pool import Place, Share, Sharing
-from queuebell.listeners.wake.receive_scaling import DepthScaling, Scaling, StepScaling
+from queuebell.listeners.wake.receive_scaling import DepthScaling, Scaling
 from queuebell.listeners.wake.table import Command, SendMore, SendRoom, SendStarted, StartReceive, State
 from queuebell.listeners.wake.timers import DeadMan
 from tests.listeners.wake.world import BOOT
@@ -29,20 +28,6 @@ def silent_looks(sharing: Sharing, places: list[Place], now: float, took: float 
         place.unanswered(now, took)
         stand(sharing, place, 0, 0, 0)
     return now
-
-
-def first_after_one_slot(*, content_meanwhile: bool) -> str:
-    """Have one of two alike take its very first slot while the other wants one; return who has the next."""
-    sharing = Sharing(1)
-    one, two = sharing.join("a/one", Share()), sharing.join("a/two", Share())
-    sharing.update(two, 0, 1)
-    sharing.update(one, 1, 1)
-    if content_meanwhile:
-        sharing.update(two, 0, 0)
-        sharing.update(two, 0, 1)
-    sharing.update(one, 0, 1)
-    place = sharing.next()
-    return place.queue
 
 
 def said(commands: list[Command]) -> list[Command]:
@@ -115,15 +100,6 @@ def test_who_leaves_uses_nothing() -> None:
     assert (two.grant(0), one.grant(0), sharing.used, sharing.places) == (2, 0, 0, (two,))
 
 
-def test_many_slots_between_heavy_queues() -> None:
-    """Weights by which all open slots together are less than one level: nobody is dealt more than there is."""
-    sharing = Sharing(100)
-    one, two = sharing.join("a/one", Share(weight=1000)), sharing.join("a/two", Share(weight=1000))
-    for place in (one, two):
-        stand(sharing, place, 0, 0, 100)
-    assert (one.grant(0), two.grant(0)) == (50, 50)
-
-
 def test_reserved_slots_leave_one_for_everybody() -> None:
     """Who joins where all slots are kept for others would wait for ever, and is refused."""
     sharing = Sharing(3)
@@ -189,24 +165,6 @@ def test_it_wants_what_its_depth_is_worth_in_whole_batches() -> None:
     assert machine.wants() == 0
 
 
-def test_a_depth_of_nothing_is_worth_the_least() -> None:
-    """After an answer that left nothing, a look that is owed all the same wants one receive, not those of a message."""
-    pooled = Pooled(12, scaling=StepScaling(((1, 1),), 3))
-    machine = pooled.machine
-    machine.wake(1.0, None, 0, "poll")
-    assert set(machine.receives) == {1, 2, 3}
-    machine.received(1.1, 1, 0, visible=0, free=12)
-    machine.received(1.1, 2, 0, visible=0, free=12)
-    machine.failed(1.2, 3)
-    pooled.rival_has(12)
-    assert machine.wants() == 0, "it waits for its back-off"
-    machine.tick(3.0)
-    assert (machine.state, machine.depth) == (State.FULL, 0)
-    assert machine.wants() == 4
-    machine.stop(3.1)
-    assert machine.wants() == 0, "it wants nothing any more"
-
-
 EVENTS: dict[str, Callable[[Controller, float], object]] = {
     "wake": lambda machine, now: machine.wake(now, BOOT, 9, "trigger"),
     "received": lambda machine, now: machine.received(now, 1, 0),
@@ -269,40 +227,6 @@ def test_rivals_share_what_is_open() -> None:
     assert two.grant(0) == 7
 
 
-def test_who_has_just_joined_waits_for_nothing_and_has_no_credit() -> None:
-    """A newcomer is no further ahead than its weight puts it, and keeps quiet for no turn."""
-    sharing = Sharing(10)
-    big, small = sharing.join("a/big", Share(weight=4)), sharing.join("a/small", Share())
-    assert sharing.passed_over() == []
-    stand(sharing, big, 2, 0, 5)
-    stand(sharing, small, 0, 0, 5)
-    assert sharing.next() is big
-
-
-def test_many_open_slots_go_to_who_has_fewest() -> None:
-    """Dealt at one stroke as one by one: who is far ahead of its part gets none of them."""
-    sharing = Sharing(1000)
-    ahead, behind = sharing.join("a/ahead", Share()), sharing.join("a/behind", Share())
-    for place, running in ((ahead, 600), (behind, 0)):
-        place.runs(running)
-        sharing.update(place, 0, 1000)
-    assert (ahead.grant(0), behind.grant(0)) == (0, 400)
-    sharing.leave(behind)
-    even = sharing.join("a/even", Share(weight=2))
-    even.runs(100)
-    sharing.update(even, 0, 1000)
-    assert (ahead.grant(0), even.grant(0)) == (0, 300)
-    ahead.runs(40)
-    sharing.update(ahead, 0, 1000)
-    assert (ahead.grant(0), even.grant(0)) == (294, 566), "one of them for what the other took while it wanted some"
-
-
-def test_the_first_slot_of_all_counts_as_any_other() -> None:
-    """Who joined first is not before the one that it passed by; a credit is forgotten once nothing is wanted."""
-    assert first_after_one_slot(content_meanwhile=False) == "a/two"
-    assert first_after_one_slot(content_meanwhile=True) == "a/one"
-
-
 def test_a_look_that_nobody_asked_for_says_at_once_that_it_has_no_slot() -> None:
     """L10: no wake told the bridge of the dead-man's reason, so that it marks for it and asks another."""
     pooled = Pooled(4)
@@ -311,17 +235,6 @@ def test_a_look_that_nobody_asked_for_says_at_once_that_it_has_no_slot() -> None
     assert said(pooled.machine.tick(100.9)) == []
     assert said(pooled.machine.tick(101.0)) == [SendMore(None, unannounced=True)]
     assert (pooled.machine.state, pooled.machine.waits_in_turn) == (State.FULL, False)
-
-
-def test_a_large_pool_is_not_counted_slot_by_slot() -> None:
-    """Whatever the level is that the slots reach: many slots between many queues are dealt in a moment."""
-    sharing = Sharing(400_000)
-    places = [sharing.join(f"a/q{number}", Share()) for number in range(10)]
-    for place in places:
-        stand(sharing, place, 0, 0, 400_000)
-    began = time.process_time()
-    assert places[0].grant(0) == 40_000
-    assert time.process_time() - began < 0.25, "about a millisecond, or most of a second if they are counted"
 
 
 def test_a_machine_that_stops_lets_time_pass_for_the_pool() -> None:
@@ -350,15 +263,6 @@ def test_whoever_has_work_waits_for_one_silent_look(queues: int) -> None:
     assert [place.grant(0) for place in silent] == [0] * queues
     stand(sharing, sound, 0, 0, 0)
     assert silent_looks(sharing, silent, now) == now + 5.0 * queues, "nobody else wants the slot"
-
-
-def test_slots_kept_for_a_queue_are_part_of_what_it_has() -> None:
-    """Open slots are dealt as if it used them already, whoever of the two asks."""
-    sharing = Sharing(10)
-    one, two = sharing.join("a/one", Share()), sharing.join("a/two", Share(reserved=4))
-    for place in (one, two):
-        stand(sharing, place, 0, 0, 10)
-    assert (one.grant(0), two.grant(0)) == (5, 5)
 
 
 def test_who_is_next_is_furthest_below_its_part() -> None:
@@ -410,30 +314,3 @@ def test_a_silent_store_is_in_its_turn_again() -> None:
     assert first() == "sound"
     one.answered()
     assert first() == "silent"
-
-
-def test_shares_at_their_bounds_are_taken() -> None:
-    """All slots that a pool can have may be reserved, and all that a limit allows."""
-    assert Share(reserved=1_000_000).reserved == 1_000_000
-    assert Share(reserved=2, limit=2).limit == 2
-
-
-def test_it_wants_one_slot_to_say_that_there_is_room() -> None:
-    """L5: nothing is owed, but the bridge was told that there is none, and may hold a debt for it."""
-    pooled = Pooled(4)
-    machine = pooled.machine
-    machine.wake(1.0, BOOT, 1, "trigger")
-    pooled.place.runs(4)
-    assert SendMore(0) in machine.received(1.1, 1, 4, visible=0, free=0)
-    pooled.told()
-    assert (machine.state, machine.wants()) == (State.IDLE, 0), "its own handlers have them all"
-    pooled.rival_has(3)
-    assert said(pooled.handlers(1, 1.2)) == []
-    assert machine.wants() == 1
-    machine.lost(1.3)
-    assert machine.wants() == 0, "there is no bridge to tell"
-    machine.welcomed(1.4, BOOT, 1)
-    assert said(pooled.handlers(1, 1.5)) == []
-    pooled.rival_has(0)
-    assert said(machine.tick(1.6)) == [SendRoom(3, 1)]
-    assert machine.wants() == 0

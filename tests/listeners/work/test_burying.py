@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from queuebell.bridge.contract.burial import HISTORY_MAX, Attempt, Burial, is_burial, read_burial, write_burial
+from queuebell.bridge.contract.burial import Attempt, Burial, is_burial, read_burial, write_burial
 from queuebell.bridge.contract.claim import is_claim, lost_claim, read_claim
 from queuebell.bridge.contract.errors import BadInput, StoreUnavailable
 from queuebell.bridge.queues.base import Capabilities, NewMessage, PutReceipt
@@ -21,7 +21,7 @@ from queuebell.bridge.storage.blobs.memory import MemoryBlobs
 from queuebell.bridge.storage.claim_check import ClaimCheck
 from queuebell.listeners import PULL_ONLY, Bury, Listener, Message, Replay
 from queuebell.listeners.work.claims import SWEEP_S
-from queuebell.listeners.work.dead_letters import MESSAGES_MAX, REASON_MAX, History
+from queuebell.listeners.work.dead_letters import History
 from queuebell.listeners.work.invoke import Invoker
 from queuebell.listeners.work.retry import Failed
 from tests.listeners.rig import POISON, QUEUE, Store, listening, raising, run_until, settled
@@ -301,22 +301,6 @@ async def test_a_listener_that_stops_gives_back_what_it_could_not_fetch() -> Non
     assert len(await site.blobs.names()) == 1
 
 
-@pytest.mark.parametrize(("seconds", "left"), [(1.0, 0), (3.0, 1)])
-@simulated
-async def test_the_last_removals_have_two_seconds_at_the_end(seconds: float, left: int) -> None:
-    """A blob whose removal takes longer is left to the sweep."""
-    site, remove = Site(), MemoryBlobs.delete
-
-    async def delete(name: str) -> None:
-        await pass_time(seconds)
-        await remove(site.blobs, name)
-
-    site.blobs.delete = delete  # type: ignore[method-assign]
-    await site.fill(LARGE)
-    await run_until(site.listening(), 1)
-    assert len(await site.blobs.names()) == left
-
-
 @simulated
 async def test_the_sweep_knows_the_poison_queue_that_was_given() -> None:
     """A worker without a claim check buries there as it stands; the sweep of one that has one leaves the body."""
@@ -436,21 +420,3 @@ def test_attempts_are_told_in_order_until_their_message_ends() -> None:
     history.forget("a")
     assert history.of("a") == ()
     assert len(history) == 1
-
-
-def test_memory_is_bounded() -> None:
-    """Some messages, some attempts of each, and reasons of some length; who failed longest ago goes first."""
-    history = History(most=3)
-    for number in range(100):
-        history.failed("again", number, NOON, "x" * 9000)
-        history.failed(f"m{number}", 1, NOON, "")
-        assert len(history) == min(3, number + 2)
-    kept = history.of("again")
-    assert [one.attempt for one in kept] == list(range(100 - HISTORY_MAX, 100))
-    assert {len(one.reason) for one in kept} == {REASON_MAX}
-    assert history.of("m0") == ()
-    assert history.of("m99") != ()
-    history = History()
-    for number in range(MESSAGES_MAX + 1):
-        history.failed(f"m{number}", 1, NOON, "")
-    assert len(history) == MESSAGES_MAX

@@ -18,7 +18,6 @@ from queuebell.bridge.contract.burial import opened
 from queuebell.bridge.contract.errors import StoreUnavailable
 from queuebell.bridge.contract.jobs import NO_JOBS, Jobs, plus
 from queuebell.bridge.observe import instruments
-from queuebell.bridge.queues import open_store
 from queuebell.bridge.queues.base import (
     NewMessage,
     PutReceipt,
@@ -37,7 +36,7 @@ from queuebell.listeners.work.retry import DeadLetter, Outcome, RetryPolicy, Suc
 from queuebell.listeners.work.retry_until import NoLongerWanted
 from tests.listeners.rig import POISON, QUEUE, listening
 from tests.listeners.work.test_settlements import NOON, Scripted, now
-from tests.support.sim_loop import pass_time, simulate, simulated
+from tests.support.sim_loop import pass_time, simulated
 
 # Private: `_overdue`, `_threads`: a thread that outlives its message, without a real stuck thread.
 
@@ -323,27 +322,6 @@ def wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     instruments.on = None
 
 
-@pytest.mark.usefixtures("wanted")
-async def test_a_handler_that_is_cut_off_is_measured_as_cancelled() -> None:
-    """A worker that stops leaves no call out, and says that this one came to nothing."""
-    began, recorded = asyncio.Event(), list[tuple[str, str | None]]()
-
-    async def handle(message: Message) -> None:
-        began.set()
-        await asyncio.Event().wait()
-
-    class Seen(instruments.Instruments):
-        def ended(self, queue: str, seconds: float, failure: str | None) -> None:
-            recorded.append((queue, failure))
-
-    instruments.on = Seen()
-    async with open_store("memory://instruments-cut") as store:
-        await store.put(QUEUE, [NewMessage(b"slow")])
-        async with listening(store, handle, grace=0):
-            await began.wait()
-    assert recorded == [(QUEUE, "cancelled")]
-
-
 def own(listener: Listener) -> Jobs:
     """The same as the worker shows it at its own port."""
     total = NO_JOBS
@@ -362,24 +340,6 @@ async def test_a_payload_that_breaks_is_told_with_its_message_and_fault(caplog: 
     assert line.startswith(f"message m7 of {QUEUE}, attempt 2: ")
     assert "a rule of the payload" in line
     assert line.endswith("; next in about 3 s, as attempt 3 of 5")
-
-
-def test_where_no_message_is_left_none_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    """The lease has ended that a store would not settle, and only the pause before the next call is cut short."""
-
-    async def story() -> None:
-        site = Site(done, visibility=8.0)
-        site.store.script = [StoreUnavailable("away")] * 1000
-        site.holding.set_store_call_timeout(0.1)
-        site.work(message())
-        while len(site.holding) or not site.counts["lost"]:
-            await pass_time(0.01)
-        began = now()
-        await site.holding.finish(asyncio.Event())
-        assert now() - began == pytest.approx(0.1, abs=0.001)
-
-    simulate(story())
-    assert [record for record in caplog.records if record.levelno == logging.ERROR] == []
 
 
 @simulated

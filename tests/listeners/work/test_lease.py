@@ -16,45 +16,6 @@ from queuebell.listeners.work.lease import (
 )
 
 
-def test_what_is_done_is_forgotten() -> None:
-    """No timer and no memory is left of it."""
-    renewals = Renewals()
-    renewals.leased(1, 100.0, 30.0)
-    renewals.carried(2, 100.0)
-    renewals.forget(1)
-    renewals.forget(2)
-    renewals.forget(3)
-    assert len(renewals) == 0
-    assert renewals.deadline() is None
-
-
-def test_a_call_that_answers_after_a_later_one_is_renewed_before_it() -> None:
-    """Leases count from when their calls began: one that took its whole time holds the most urgent of them."""
-    renewals = Renewals()
-    renewals.leased(1, 5.0, 20.0)
-    renewals.leased(2, 9.8, 20.0)
-    renewals.leased(3, 9.9, 20.0)
-    renewals.leased(4, 0.0, 20.0)
-    renewals.leased(5, 9.8, 20.0)
-    assert renewals.deadline() == 10.0
-    assert renewals.due(10.0) == [4]
-    assert renewals.deadline() == 15.0
-    assert renewals.due(100.0) == [1, 2, 5, 3]
-
-
-def test_a_lease_that_began_anew_is_due_after_those_renewed_before_it() -> None:
-    """Whether it was renewed or accepted: the older time of each is forgotten."""
-    renewals = Renewals()
-    renewals.leased(1, 100.0, 30.0)
-    renewals.leased(2, 101.0, 30.0)
-    renewals.carried(3, 101.0)
-    assert (len(renewals), renewals.deadline()) == (3, 101.1)
-    renewals.leased(3, 101.05, 30.0)
-    renewals.leased(1, 110.0, 30.0)
-    assert (len(renewals), renewals.deadline()) == (3, 116.0)
-    assert renewals.due(200.0) == [2, 3, 1]
-
-
 def test_one_pause_lengthens_the_visibility_once() -> None:
     """Thirty-two leases lost together were all of the old length; one lost after the new length has passed was not."""
     visibility = Visibility(30.0)
@@ -65,14 +26,6 @@ def test_one_pause_lengthens_the_visibility_once() -> None:
     assert visibility.seconds == 45.0
     visibility.proved_short(1045.0)
     assert visibility.seconds == 67.5
-
-
-def test_a_long_report_thins_out_upwards() -> None:
-    """What ended counts as ending now; of too many every other one stays, counted from the longest."""
-    assert lease_report([99.0, 100.0, 100.2, 101.0], 100.0) == [0, 1000]
-    assert lease_report([100.0 + end for end in (1, 2, 3, 4)], 100.0, 4) == [1000, 2000, 3000, 4000]
-    assert lease_report([100.0 + end for end in (1, 2, 3, 4, 5)], 100.0, 4) == [1000, 3000, 5000]
-    assert lease_report([100.0 + end for end in range(1, 9)], 100.0, 3) == [4000, 8000]
 
 
 def test_a_look_for_a_release_is_never_a_tick_early() -> None:

@@ -122,14 +122,6 @@ def test_what_does_not_tell_is_unclear(error: Exception) -> None:
     assert classify(error) is Failure.UNCLEAR
 
 
-def test_an_endless_chain_of_causes_ends() -> None:
-    """Two exceptions raised from each other are unclear, not for ever."""
-    one, two = RuntimeError("one"), RuntimeError("two")
-    one.__cause__, two.__cause__ = two, one
-    assert classify(one) is Failure.UNCLEAR
-    assert retry_after(one) is None
-
-
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [(7, 7.0), (0.5, 0.5), (0, 0.0), (3600.5, 3600.0), (1e9, 3600.0), (-1, None), (True, None), ("7", None)],
@@ -402,18 +394,6 @@ def test_max_attempts_is_the_attempts_of_the_policy() -> None:
         policy_of(None, -1)
     with pytest.raises(TypeError, match="retry: is a RetryPolicy"):
         policy_of(5)  # type: ignore[arg-type]
-
-
-def test_a_schedule_of_very_many_attempts_is_told_at_once() -> None:
-    """Nothing is counted out for it."""
-    words = describe_retry(Failed("no"), 1, RetryPolicy(attempts=ATTEMPTS_MAX), True)
-    assert "up to 120 s; dead-lettered after attempt 9223372036854775807" in words
-
-
-def test_pauses_at_the_ceiling_are_spread_below_it() -> None:
-    """So that what failed together does not come again together, time after time."""
-    policy = RetryPolicy()
-    assert [policy.pause(9, lambda draw=draw: draw) for draw in (0.0, 0.5)] == pytest.approx([96.0, 108.0])
 
 
 @given(POLICIES, st.integers(1, 300))

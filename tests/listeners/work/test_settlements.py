@@ -204,17 +204,6 @@ async def test_what_ends_in_one_tick_goes_in_one_call_of_its_line() -> None:
     assert (len(site.settlements), site.settlements.idling) == (0, True)
 
 
-@pytest.mark.parametrize("act", [Act.DELETE, Act.EXTEND])
-@simulated
-async def test_lanes_are_opened_by_what_waits(act: Act) -> None:
-    """One for what comes in a tick, one more for each whole call of it; and so again when they have ended."""
-    site = Site()
-    for count, lanes in ((1, 1), (31, 1), (2, 1), (32, 2), (63, 2), (64, 3), (2, 1)):
-        site.add(act, *several(count), seconds=30.0)
-        assert len(asyncio.all_tasks()) - 1 == lanes, count
-        await site.settlements.idle()
-
-
 CALL_FAILED = (
     "deleting, releasing or renewing 2 messages failed (0 more failures since the last report). It is tried again "
     "until their leases end, then they are handled again"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
-from queuebell.bridge.contract.cluster import NAMES_BYTES_MAX, Ability, Able, Covered, Member, Sent
+from queuebell.bridge.contract.cluster import Ability, Able, Covered, Member, Sent
 from queuebell.bridge.contract.event import CloudQueueWorkDetected
 from queuebell.bridge.contract.wire import SCALER, EmptyReceive
 from queuebell.bridge.core.cluster.coordinator import EARLY_MAX, EARLY_S, NOT_SENT_HERE, OWN_BOOT
@@ -18,7 +16,6 @@ from queuebell.bridge.core.cluster.members import (
     OTHER_MACHINE,
     OTHER_NAME,
     SILENT_S,
-    SINCE_MAX_MS,
     TOO_MANY,
     Members,
     Peer,
@@ -32,7 +29,6 @@ from queuebell.bridge.core.cluster.subscribers import (
     SUBSCRIBERS,
     SubscriberCoordinator,
 )
-from queuebell.bridge.core.cluster.wake_requests import WakeRequests
 from queuebell.bridge.core.commands import Announce, AnnounceInTurn, Broadcast
 from queuebell.bridge.observe.facts import (
     ActedLate,
@@ -44,9 +40,6 @@ from queuebell.bridge.observe.facts import (
 )
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig, boot
-
-# Private: `_held`: a deadline minutes away. `_abilities`, `_queues`, `_reported_at`: released memory,
-# visible nowhere else.
 
 OTHER = "billing/refunds"
 
@@ -418,37 +411,6 @@ def test_the_others_hold_it_for_a_and_each_place(way: str) -> None:
         assert at - begun == pytest.approx(A_S + PLACE_S * len(names))
 
 
-@pytest.mark.parametrize(("later", "how"), [(SKEW_S - 0.001, ["drop"]), (SKEW_S + 0.001, [])])
-def test_so_much_later_one_may_hear_of_it(later: float, how: list[str]) -> None:
-    """To the digit."""
-    rig = TellingRig()
-    rig.peer_with(FIRST)
-    rig.wait(later)
-    rig.trigger_all()
-    rig.wait(0.3)
-    rig.sent(age_ms=round((later + 0.3) * 1000))
-    assert rig.how() == how
-
-
-def held(*moments: float) -> TellingRig:
-    """Return a rig that holds what it heard of at these moments, by the clock that goes on."""
-    rig = TellingRig()
-    rig.peer_with(FIRST)
-    for at in moments:
-        assert not rig.turns.subscribers.offer(rig.now, at, SUBJECTS, QUEUE, shared=True)
-    return rig
-
-
-def test_what_is_left_is_held_from_when_it_was_told_whenever_it_was_heard_of() -> None:
-    """Also what was heard of just after: with it was told what the other heard of a moment before."""
-    rig = held(102.05, 102.5)
-    rig.turns.subscribers.on_peer_notified(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
-    assert rig.turns.subscribers._held[SUBJECTS, QUEUE].first == 102.0 + SKEW_S
-    rig = held(102.2, 102.5)
-    rig.turns.subscribers.on_peer_notified(rig.now, 102.0, Sent(boot=FIRST, queue=QUEUE), 102.0)
-    assert rig.turns.subscribers._held[SUBJECTS, QUEUE].first == 102.2, "nor nearer than it was"
-
-
 @WAYS
 def test_without_the_broker_what_is_held_is_told(way: str) -> None:
     """It is alone from now on."""
@@ -549,23 +511,6 @@ def test_each_way_is_succeeded_by_itself_and_of_what_it_tells() -> None:
 ONE, TWO = ("producer", "1"), ("producer", "2")
 
 
-def test_bare_marks_are_as_old_as_their_first_and_forgiven_with_their_last() -> None:
-    """C2, C4: only the two ends of them are kept."""
-    marks = WakeRequests()
-    assert marks.oldest() is None
-    marks.add(1.0, 1, None)
-    marks.add(1.5, 2, None)
-    marks.add(2.0, 2, None)
-    marks.add(3.0, 3, ONE)
-    assert marks.oldest() == 1.0
-    assert not marks.settle_until(1.999)
-    assert marks
-    assert marks.settle_until(2.0)
-    assert marks.oldest() == 3.0
-    assert marks.settle_until(3.0)
-    assert not marks
-
-
 def test_a_word_says_who_says_it() -> None:
     """C1: number, version, address, engine, and the hash of its webhooks."""
     rig = MemberRig(name="shop", store="aa")
@@ -586,24 +531,6 @@ def waiting(*names: tuple[str, str]) -> tuple[MemberRig, int]:
     for source, id_ in names:
         rig.trigger_all(source=source, id=id_)
     return rig, session
-
-
-def test_when_a_queue_acts_is_told_and_forgotten_with_its_debt() -> None:
-    """C2: from its oldest mark; what was paid leaves no timer that would act later."""
-    rig, session = waiting(ONE)
-    began = rig.now
-    assert rig.turns.acts_at(QUEUE) == pytest.approx(began + A_S + 0.25)
-    rig.wait(0.5)
-    rig.trigger_all(source="producer", id="2")
-    assert rig.turns.acts_at(QUEUE) == pytest.approx(began + A_S + 0.25)
-    rig.wait(0.25)
-    rig.covered(ONE)
-    assert rig.turns.acts_at(QUEUE) == pytest.approx(began + 0.5 + A_S + 0.25)
-    rig.covered(TWO)
-    assert rig.turns.acts_at(QUEUE) is None
-    assert list(rig.turns.deferred) == []
-    assert rig.work().deferred is False
-    assert rig.wakes(session) == []
 
 
 def test_a_queue_that_is_forgotten_leaves_nothing_behind() -> None:
@@ -649,38 +576,6 @@ def test_what_becomes_visible_is_told_as_the_earliest_of_all_and_never_early() -
     rig.say(session, EmptyReceive(QUEUE, BOOT, gen, 0, next_visible_in_ms=0))
     rig.wait(0.11)
     assert rig.told()[-1].next_visible_in_ms == 0
-
-
-def test_names_take_so_many_bytes_and_not_one_more() -> None:
-    """C4."""
-    rig = MemberRig()
-    session = rig.session()
-    rig.peer(LAST)
-    rig.echo()
-    for number in range(NAMES_BYTES_MAX // 2048 + 1):
-        rig.trigger_all(source="s" * 1024, id=f"{number:04d}".ljust(1024, "x"))
-    rig.cover(session, rig.work().gen)
-    rig.wait(0.11)
-    assert [len(word.ids) for word in rig.told()] == [NAMES_BYTES_MAX // 2048]
-
-
-def test_a_bridge_too_many_is_no_newcomer() -> None:
-    """C1."""
-    members = Members("a" * 32)
-    assert all(members.on_member(0.0, Member(boot=f"{number:032x}", seq=1)) for number in range(31))
-    assert not members.on_member(0.0, Member(boot="f" * 32, seq=1))
-
-
-def test_a_pair_of_clocks_is_their_difference() -> None:
-    """C4, B15."""
-    rig = MemberRig()
-    rig.turns.watch((10.0, 13.0), there=True)
-    assert rig.turns.slept_s == 3.0
-    rig.turns.watch((20.0, 23.001), there=True)
-    assert rig.turns.slept_s == 3.0
-    rig.turns.watch((0.0, 0.0), there=True)
-    rig.turns.watch((0.0, 0.002), there=True)
-    assert rig.turns.slept_s == 0.0
 
 
 def test_names_that_were_early_are_bounded_by_number_and_age() -> None:
@@ -734,14 +629,6 @@ def test_work_without_room_is_said_at_once_and_again_a_tenth_of_a_second_later_a
     assert rig.says()[-1].full == (QUEUE, OTHER)
 
 
-def test_the_first_word_alone_is_enough_to_be_no_longer_alone() -> None:
-    """C1."""
-    members = Members("a" * 32)
-    members.next_seq(0.5)
-    members.own_message_returned(1)
-    assert not members.alone(0.5)
-
-
 def test_a_strangers_word_is_named_with_what_is_wrong() -> None:
     """C1: so that somebody finds who says it."""
     rig = MemberRig()
@@ -777,23 +664,6 @@ def test_what_others_tell_becomes_due_for_one_message_and_no_tick_early() -> Non
     rig.keep_company(0.02)
     assert rig.work().dirty
     assert rig.work().size == 1
-
-
-def test_of_several_that_changed_those_that_may_be_said_are() -> None:
-    """C3: one whose tenth of a second is not over keeps back no other."""
-    rig = MemberRig()
-    one, two = rig.join("a/one"), rig.join("a/two")
-    rig.wait(0.2)
-    rig.abilities()
-    rig.more(one, "a/one", unannounced=False)
-    rig.wait(0.02)
-    rig.abilities()
-    rig.room(one, 1, "a/one")
-    rig.more(two, "a/two", unannounced=False)
-    rig.wait(0.02)
-    assert [word.queues for word in rig.abilities()] == [{"a/two": Ability(False, 30_000)}]
-    rig.wait(0.1)
-    assert [word.queues for word in rig.abilities()] == [{"a/one": Ability(True, 30_000)}]
 
 
 def test_c4_under_one_boot_with_a_copy_of_its_machine_nothing_is_proven_and_it_acts_at_once() -> None:
@@ -841,21 +711,6 @@ def test_c3_room_is_said_when_it_changes_and_not_more_than_ten_times_a_second() 
     assert [word.queues for word in rig.abilities()] == [{QUEUE: None}]
     rig.wait(5.0)
     assert rig.abilities() == []
-
-
-def test_the_bounds_of_what_a_word_drops_belong_to_them() -> None:
-    """To the last digit: a word as unsure as may be, and what was heard of as late as may be."""
-    told = Sent(boot=FIRST, queue=QUEUE)
-    for at, last, proven, how in (
-        (102.0, 101.0, 101.0, ["drop"]),
-        (102.0, 101.0, math.nextafter(101.0, 0.0), []),
-        (102.0, 102.0 + SKEW_S, 102.0, ["drop"]),
-        (102.0, math.nextafter(102.0 + SKEW_S, math.inf), 102.0, []),
-    ):
-        rig = held(100.5, last)
-        rig.turns.subscribers.on_peer_notified(rig.now, at, told, proven)
-        rig.drive()
-        assert rig.how() == how
 
 
 def test_a_member_hears_itself_by_numbers_that_it_said() -> None:
@@ -959,13 +814,6 @@ def test_c1_a_word_of_its_own_boot_that_it_never_said_is_refused() -> None:
     assert rig.facts_of(MemberRefused) == [MemberRefused(BOOT, "", OWN_BOOT)]
 
 
-def test_how_long_a_word_is_known_is_rounded_down() -> None:
-    """C4: what is told too much would prove too much."""
-    members = Members("a" * 32)
-    members.on_member(0.0, Member(boot=FIRST, seq=1))
-    assert members.heard(0.9999) == {FIRST: (1, 999)}
-
-
 def test_a_bequest_says_at_least_one_message_and_how_many_are_due() -> None:
     """C7."""
     rig = MemberRig()
@@ -976,16 +824,6 @@ def test_a_bequest_says_at_least_one_message_and_how_many_are_due() -> None:
     assert (told[1].queue, told[1].payload_size) == (QUEUE, 4)
     rig.now += 5.0
     assert rig.turns.handover(rig.now)[1].not_before_ms == 0
-
-
-def test_what_sessions_left_is_kept_for_as_long_as_their_leases_may_last() -> None:
-    """C5."""
-    members = Members("a" * 32)
-    members.on_member(0.0, Member(boot=FIRST, seq=1))
-    for now, queue in ((0.0, QUEUE), (3.0, OTHER), (5.0, "a/bcd")):
-        members.on_capacity(now, Able(boot=FIRST, seq=1, queues={queue: Ability(True, 5_000)}))
-        members.on_capacity(now, Able(boot=FIRST, seq=1, queues={queue: None}))
-    assert members.peers[FIRST].possible_leases == {OTHER: (8.0, 5_000), "a/bcd": (10.0, 5_000)}
 
 
 def test_c3_who_asks_is_answered_no_sooner_than_words_may_follow_each_other() -> None:
@@ -1002,18 +840,6 @@ def test_c3_who_asks_is_answered_no_sooner_than_words_may_follow_each_other() ->
     assert rig.abilities() == []
     rig.wait(0.02)
     assert [word.whole for word in rig.abilities()] == [True]
-
-
-def test_what_is_told_at_the_moment_of_the_word_has_no_age() -> None:
-    """C10: it is the newest that the word tells of."""
-    ways = Ways(subjects=None)
-    ways.there(LAST)
-    assert ways.offer()
-    ways.now += MERGE_S
-    ways.at += MERGE_S
-    assert ways.offer()
-    ways.later(0.0)
-    assert [each.age_ms for each in ways.done() if isinstance(each, Sent)] == [0]
 
 
 def test_the_order_is_a_hash_that_all_versions_have_to_share() -> None:
@@ -1048,29 +874,6 @@ def test_what_came_after_it_was_told_stays_held_from_then_on(way: str) -> None:
     ((what, at),) = rig.told
     assert what == "held"
     assert at == pytest.approx(latest + SKEW_S + A_S + PLACE_S)
-
-
-@WAYS
-def test_who_tells_late_says_so_too(way: str) -> None:
-    """Or the third would tell it as well."""
-    rig = TellingRig(way)
-    rig.peer_with(FIRST)
-    rig.trigger_all()
-    rig.keep(A_S + 1, FIRST)
-    assert rig.how() == ["held"]
-    assert len(rig.says_sent()) == 1
-
-
-def test_an_old_word_of_a_member_changes_nothing() -> None:
-    """C1: they come in any order."""
-    members = Members("a" * 32)
-    assert members.on_member(1.0, Member(boot=FIRST, seq=5))
-    assert not members.on_member(2.0, Member(boot=FIRST, seq=5, leaving=True))
-    assert members.peers[FIRST].heard_at == 1.0
-    assert members.heard(1.0 + SINCE_MAX_MS / 1000) == {FIRST: (5, SINCE_MAX_MS)}
-    assert members.heard(1.0 + SINCE_MAX_MS / 1000 + 0.0011) == {}
-    members.missed_messages()
-    assert members.peers[FIRST].timed is False
 
 
 def test_help_is_given_in_turn() -> None:
@@ -1111,20 +914,6 @@ def test_who_leaves_holds_what_others_tell(way: str) -> None:
     assert "again" in rig.how() or not len(rig.turns.subscribers)
 
 
-def test_what_was_held_and_told_leaves_no_timer() -> None:
-    """C10: it was told with what one bridge alone knew, or by who comes first now."""
-    ways = Ways(subjects=None)
-    ways.waits(QUEUE)
-    (first,) = ways.there(FIRST)
-    assert not ways.offer()
-    assert ways.offer(shared=False)
-    ways.later(MERGE_S)
-    assert ways.timer() is None
-    assert not ways.offer()
-    ways.go(first)
-    assert ways.timer() is None
-
-
 @WAYS
 def test_who_tells_says_so_soon_and_once_for_all_that_was_told(way: str) -> None:
     """The newest of them, by its age."""
@@ -1141,18 +930,6 @@ def test_who_tells_says_so_soon_and_once_for_all_that_was_told(way: str) -> None
     assert LAST in said.heard
     rig.keep(3.0, LAST)
     assert rig.says_sent() == []
-
-
-def test_of_a_name_that_is_gone_nothing_is_kept() -> None:
-    """C3, C4: neither its marks, nor when it was last spoken of."""
-    rig = MemberRig()
-    number = rig.session()
-    rig.bye(number)
-    rig.wait(0.2)
-    assert QUEUE not in rig.turns._abilities._reported_at
-    assert QUEUE in rig.turns._queues
-    rig.scheduler.dispatch.drop(rig.work())
-    assert QUEUE not in rig.turns._queues
 
 
 def test_who_has_no_room_comes_after_every_able_one() -> None:

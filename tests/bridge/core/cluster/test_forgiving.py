@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from queuebell.bridge.contract.cluster import (
     MEMBERS_MAX,
     QUEUES_MAX,
-    Ability,
     Able,
     ClusterMessage,
     Covered,
@@ -22,7 +21,6 @@ from queuebell.bridge.contract.cluster import (
 )
 from queuebell.bridge.contract.errors import BadInput
 from queuebell.bridge.contract.wire import EmptyReceive
-from queuebell.bridge.core.cluster import members
 from queuebell.bridge.core.cluster.coordinator import EARLY_MAX
 from queuebell.bridge.core.cluster.members import KNOWN_MAX
 from queuebell.bridge.core.cluster.wake_requests import proven_until
@@ -320,48 +318,6 @@ def test_c3_of_more_queues_without_room_than_a_word_holds_each_is_said() -> None
     assert all({*before.full, *after.full} == {*names} for before, after in pairwise(words))
 
 
-def test_names_that_are_forgotten_leave_no_order_behind() -> None:
-    """Memory is bounded by the limit of names, however many are rung for (C2)."""
-    rig = MemberRig()
-    rig.scheduler.pending.limit = NAMES
-    rig.peer()
-    for number in range(4 * NAMES):
-        rig.trigger_all(queue=f"billing/queue-{number}")
-    assert len(rig.turns.members._ahead_cache) <= NAMES
-    assert len(rig.turns._queues) <= NAMES
-
-
-def test_names_without_room_are_not_kept_for_a_turn() -> None:
-    """Where every name is needed, a flood of others is marked for plain subscribers and otherwise not kept (C5)."""
-    rig = MemberRig()
-    rig.scheduler.pending.limit = NAMES
-    rig.join(*[f"billing/needed-{number}" for number in range(NAMES)])
-    rig.member()
-    rig.echo()
-    rig.hear(Able(boot=FIRST, seq=1, queues={f"billing/queue-{at}": Ability(True, 30_000) for at in range(NAMES)}))
-    for number in range(NAMES):
-        rig.trigger_all(queue=f"billing/queue-{number}")
-    assert len(rig.scheduler.pending.by_queue) == NAMES
-    assert rig.turns.deferred == {}
-    assert len(rig.turns._queues) <= NAMES
-    assert len(rig.turns.members._ahead_cache) <= NAMES
-
-
-def test_of_a_member_that_names_queues_without_end_so_many_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C3: memory is bounded whatever a member says; of the rest it is not heard that it is able."""
-    monkeypatch.setattr(members, "KNOWN_MAX", NAMES)
-    rig = MemberRig()
-    rig.member()
-    peer = rig.turns.members.peers[FIRST]
-    for start in (0, 2 * NAMES):
-        queues = [f"billing/queue-{start + number}" for number in range(2 * NAMES)]
-        rig.hear(Able(boot=FIRST, seq=1, queues={queue: Ability(True, 30_000) for queue in queues}))
-        assert len(peer.abilities) == NAMES
-        rig.hear(Able(boot=FIRST, seq=1, queues=dict.fromkeys(queues)))
-        assert len(peer.abilities) == 0
-        assert len(peer.possible_leases) == NAMES
-
-
 def word_of(data: bytes) -> ClusterMessage | None:
     """Return what it says, where it is a word."""
     with contextlib.suppress(BadInput):
@@ -428,23 +384,6 @@ def test_what_is_held_has_an_end(said: list[dict[str, Any]], number: int) -> Non
         len(peer.abilities) <= KNOWN_MAX and len(peer.possible_leases) <= KNOWN_MAX for peer in members.peers.values()
     )
     assert len(rig.turns._settled_early) <= EARLY_MAX
-
-
-def test_members_refused_and_names_are_held_up_to_their_bounds() -> None:
-    """S44, S45: more bridges, more of other clusters and more names than there may be; the newest are known."""
-    rig = MemberRig()
-    rig.session()
-    for number in range(100):
-        for name in ("", "other"):
-            boot = f"{number:031x}{1 if name else 2}"
-            say(rig, json.dumps({"type": "member", "boot": boot, "seq": 1, "cluster": name}).encode())
-    assert len(rig.turns.members.peers) == MEMBERS_MAX - 1
-    assert len(rig.turns.members.refused) == MEMBERS_MAX
-    peer = next(iter(rig.turns.members.peers))
-    for first in range(0, EARLY_MAX + 640, 32):
-        ids = [["producer", str(number)] for number in range(first, first + 32)]
-        say(rig, json.dumps({"type": "covered", "boot": peer, "queue": "billing/orders", "ids": ids}).encode())
-    assert len(rig.turns._settled_early) == EARLY_MAX
 
 
 def test_c4_a_seq_never_sent_and_one_of_another_boot_prove_nothing() -> None:

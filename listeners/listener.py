@@ -130,7 +130,8 @@ class Listener(Generic[Payload]):
 
     - ``handler``: called with each message. If its parameter is annotated as a list, or it is decorated with `batch`,
       it gets whole batches (`queuebell.listeners.handler`).
-    - ``payload``: a type that JSON bodies are decoded to, as ``value`` of a ``Message[Order]``.
+    - ``payload``: a type that JSON bodies are decoded to, as ``value`` of a ``Message[Order]``: a `msgspec.Struct`,
+      a dataclass, a TypedDict, an attrs class or a Pydantic model.
     - ``claim_check``: a `ClaimCheck` or the URL of a blob store; fetches large bodies that producers stored there.
     - ``ledger``: a `Ledger` or the URL of a table store; handles a message once although it is delivered twice.
     - ``handler_timeout``: cancels a handler after this time, and its attempt fails; None is no limit. The thread of a

@@ -1,22 +1,16 @@
-"""Who imports whom: read from the code, and drawn; ``python -m tests.architecture.rooms`` puts it into the docs."""
+"""Who may import whom (`FLOORS`), and who does: read from the code."""
 
 from __future__ import annotations
 
 import ast
 import functools
 import pathlib
-import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
-
-from tests.support.command import ROOT
 
 PACKAGES: Final = ("bridge", "listeners", "queuebell")
 OURS_BY_LINK: Final = ("queuebell.bridge", "queuebell.listeners")
 """They stand at the root, and are imported below `queuebell`; here they have their short names."""
-PAGE: Final = ROOT / "docs" / "explanation" / "architecture.md"
-BEGIN: Final = "```mermaid\nflowchart TD\n"
-END: Final = "```\n"
 
 FLOORS: Final[tuple[dict[str, str], ...]] = (
     {
@@ -166,40 +160,3 @@ def arrows(root: pathlib.Path) -> dict[tuple[str, str], list[Import]]:
         if here != there and there.split(".")[0] in PACKAGES:
             found.setdefault((here, there), []).append(each)
     return found
-
-
-def picture(root: pathlib.Path) -> str:
-    """Draw the rooms as a graph in Mermaid's words, without the arrows that a longer way tells as well."""
-    below: dict[str, set[str]] = {}
-    found = arrows(root).keys()
-    for here, there in found:
-        below.setdefault(here, set()).add(there)
-
-    def reached(start: str) -> set[str]:
-        return {start}.union(*(reached(there) for there in below.get(start, ())))
-
-    lines: list[str] = []
-    for package in PACKAGES:
-        inside = sorted({one for arrow in found for one in arrow if one.split(".")[0] == package})
-        lines += [f'    subgraph in_{package} ["{package}/"]']
-        lines += [f'        {_node(each)}["{each.partition(".")[2] or "__init__"}"]' for each in inside]
-        lines += ["    end"]
-    for here in sorted(below):
-        for there in sorted(below[here]):
-            if not any(there in reached(other) for other in below[here] - {there}):
-                lines.append(f"    {_node(here)} --> {_node(there)}")
-    return "\n".join(lines) + "\n"
-
-
-def _node(name: str) -> str:
-    return name.replace(".", "_")
-
-
-def drawn(page: str, drawing: str) -> str:
-    head, begin, rest = page.partition(BEGIN)
-    return head + begin + drawing + END + rest.partition(END)[2]
-
-
-if __name__ == "__main__":
-    PAGE.write_text(drawn(PAGE.read_text(encoding="utf-8"), picture(ROOT)), encoding="utf-8")
-    sys.stdout.write(f"{len({one for arrow in arrows(ROOT) for one in arrow})} rooms, {len(arrows(ROOT))} arrows\n")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.architecture.rooms import FLOORS, PACKAGES, PAGE, arrows, drawn, files, imports, modules, picture
+from tests.architecture.rooms import FLOORS, PACKAGES, arrows, files, imports, modules
 from tests.support.command import ROOT, environment
 
 OPEN = {"brokers", "contract", "observe", "producer", "queues", "storage"}
@@ -233,9 +233,3 @@ def test_each_check_can_fail(
     with (tmp_path / file).open("a") as end:
         end.write(line + "\n")
     assert any(chain in found for found in check(tmp_path))
-
-
-def test_the_picture_is_that_of_the_code() -> None:
-    """`python -m tests.architecture.rooms` draws it anew."""
-    page = PAGE.read_text(encoding="utf-8")
-    assert drawn(page, picture(ROOT)) == page

@@ -144,7 +144,7 @@ async def test_the_next_scaler_goes_on_with_what_outlived_the_last(world: World)
 
 
 async def test_a_store_that_cannot_be_counted_ends_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is started while there may be work, and those that are idle stay."""
+    """S49: One is started while there may be work, and those that are idle stay."""
     async with Bridge() as bridge:
         asked = asyncio.Event()
 

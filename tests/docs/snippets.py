@@ -25,7 +25,7 @@ SQL = "run on a real PostgreSQL"
 C = "compiled, and compared with our own"
 DATA = "parsed"
 PROXY = "run with this configuration (tests/services/test_proxies.py)"
-DRAWN = "drawn from the code (tests/architecture)"
+DRAWN = "a drawing"
 OUTPUT = "what a program says, or a line of a format: it is read by nobody"
 
 # Blocks without a language that are no commands, by page and first word.
@@ -46,7 +46,6 @@ FOLLOWED_PAGES = {
         f"how-to/{name}"
         for name in (
             *(
-                "tour",
                 "brokers",
                 "testing",
                 "two-hosts",

@@ -28,8 +28,8 @@ AT_LENGTH = tuple(
 )
 ON_POSTGRES = ("tutorials/postgres", "how-to/upgrade", "how-to/several-bridges", "how-to/cluster")
 ON_REDIS = ("how-to/redis",)
-BY_A_READER = ("how-to/tour", "how-to/brokers")
-"""Followed in tests/readme, with the README: their programs need each other."""
+BY_A_READER = ("how-to/brokers",)
+"""Followed in tests/readme, with the README."""
 HERE = {
     "10.0.0.5": "127.0.0.1",
     # The emulator's account, at a port that is free here.

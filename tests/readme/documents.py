@@ -9,7 +9,6 @@ from typing import NamedTuple
 from tests.support.processes import ROOT
 
 README = ROOT / "README.md"
-TOUR = ROOT / "docs" / "how-to" / "tour.md"
 OVER_BROKERS = ROOT / "docs" / "how-to" / "brokers.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 

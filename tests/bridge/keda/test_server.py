@@ -105,7 +105,7 @@ async def test_a_stop_ends_a_call_that_waits_for_its_store(monkeypatch: pytest.M
 
 
 async def test_another_metric_is_refused_and_another_queue_is_empty() -> None:
-    """Pods may be described before the first put."""
+    """S50: Pods may be described before the first put."""
     async with scaling() as (_, server), Keda.to(server) as keda:
         with pytest.raises(grpc.RpcError) as caught:
             await keda.metric(name="s0-" + METRIC)
@@ -138,7 +138,7 @@ async def test_a_store_elsewhere_that_fails_is_unavailable_and_leaves_the_spec()
     ],
 )
 async def test_a_web_page_is_told_nothing(asked: bytes) -> None:
-    """S49: what a page can have a browser send is no gRPC, whatever its origin: the connection ends."""
+    """S52: what a page can have a browser send is no gRPC, whatever its origin: the connection ends."""
     async with scaling() as (_, server):
         client = Client(*await asyncio.open_connection("127.0.0.1", server.port))
         await client.send(asked)
@@ -385,7 +385,7 @@ async def test_a_thousand_streams() -> None:
 
 
 async def test_who_never_reads_is_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """S48: one answer waits for each stream and no more, others go on, and nothing of it is in the log."""
+    """S51: one answer waits for each stream and no more, others go on, and nothing of it is in the log."""
     async with scaling(write_s=0.05) as (bridge, server):
         deaf = await Deaf.to(server.port)
         message = compiled()[0].ScaledObjectRef(scalerMetadata={"queue": QUEUE}).SerializeToString()

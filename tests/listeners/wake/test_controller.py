@@ -301,6 +301,21 @@ def test_a_receive_of_unknown_outcome_is_a_lease() -> None:
     assert controller.timers.returns() == []
 
 
+def test_carried_messages_with_more_behind_them_look_too() -> None:
+    """O7: size beyond what was carried is a wake as usual, with the slots that are left."""
+    controller = machine(own=True)
+    commands = controller.wake(1.0, BOOT, 5, "trigger", 9, carried=2, free=2)
+    assert only(commands, SendStarted, StartReceive)[-1] == StartReceive(1, 2, "trigger")
+    assert controller.wake(1.1, BOOT, 6, "trigger", 9, carried=1, free=1)[-1] == SendMore(9)
+
+
+def test_taking_the_last_slot_by_push_needs_no_more() -> None:
+    """O7: the bridge counted these slots itself."""
+    controller = machine(capacity=1, batch=1, own=True)
+    assert only(controller.wake(1.0, BOOT, 5, "trigger", 1, carried=1, free=0), SendMore) == []
+    assert controller.room(1.1, 1) == [SendRoom(1, 5)]
+
+
 def test_without_a_bridge_it_polls() -> None:
     """L9: DEGRADED polls first after U(0, cap), then with back-off to 30 s; a hit begins the back-off anew."""
     controller = machine()
@@ -653,6 +668,18 @@ def test_a_store_that_loses_answers_is_asked_at_the_pace_of_its_back_off() -> No
             now = max(now, one.deadline() or now)
             commands = one.tick(now)
     assert receives < 1800 / 30 * 2 + 20
+
+
+def test_carried_messages_need_no_receive() -> None:
+    """O7: a wake that brought all there was is answered by `started` alone, and `room` follows the handlers."""
+    controller = machine(own=True)
+    assert controller.wake(1.0, BOOT, 5, "trigger", 2, carried=2, free=2) == [
+        NotifyWork("trigger"),
+        SendStarted(BOOT, 5),
+    ]
+    assert controller.state is State.IDLE
+    assert controller.room(1.1, 4) == [SendRoom(4, 5)]
+    assert controller.room(1.2, 4) == []
 
 
 def test_pull_only_looks_when_it_polls_and_at_no_other_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -98,6 +99,15 @@ def test_who_leaves_uses_nothing() -> None:
     sharing.leave(one)
     stand(sharing, one, 2, 2, 2)
     assert (two.grant(0), one.grant(0), sharing.used, sharing.places) == (2, 0, 0, (two,))
+
+
+def test_many_slots_between_heavy_queues() -> None:
+    """Weights by which all open slots together are less than one level: nobody is dealt more than there is."""
+    sharing = Sharing(100)
+    one, two = sharing.join("a/one", Share(weight=1000)), sharing.join("a/two", Share(weight=1000))
+    for place in (one, two):
+        stand(sharing, place, 0, 0, 100)
+    assert (one.grant(0), two.grant(0)) == (50, 50)
 
 
 def test_reserved_slots_leave_one_for_everybody() -> None:
@@ -227,6 +237,24 @@ def test_rivals_share_what_is_open() -> None:
     assert two.grant(0) == 7
 
 
+def test_many_open_slots_go_to_who_has_fewest() -> None:
+    """Dealt at one stroke as one by one: who is far ahead of its part gets none of them."""
+    sharing = Sharing(1000)
+    ahead, behind = sharing.join("a/ahead", Share()), sharing.join("a/behind", Share())
+    for place, running in ((ahead, 600), (behind, 0)):
+        place.runs(running)
+        sharing.update(place, 0, 1000)
+    assert (ahead.grant(0), behind.grant(0)) == (0, 400)
+    sharing.leave(behind)
+    even = sharing.join("a/even", Share(weight=2))
+    even.runs(100)
+    sharing.update(even, 0, 1000)
+    assert (ahead.grant(0), even.grant(0)) == (0, 300)
+    ahead.runs(40)
+    sharing.update(ahead, 0, 1000)
+    assert (ahead.grant(0), even.grant(0)) == (294, 566), "one of them for what the other took while it wanted some"
+
+
 def test_a_look_that_nobody_asked_for_says_at_once_that_it_has_no_slot() -> None:
     """L10: no wake told the bridge of the dead-man's reason, so that it marks for it and asks another."""
     pooled = Pooled(4)
@@ -235,6 +263,17 @@ def test_a_look_that_nobody_asked_for_says_at_once_that_it_has_no_slot() -> None
     assert said(pooled.machine.tick(100.9)) == []
     assert said(pooled.machine.tick(101.0)) == [SendMore(None, unannounced=True)]
     assert (pooled.machine.state, pooled.machine.waits_in_turn) == (State.FULL, False)
+
+
+def test_a_large_pool_is_not_counted_slot_by_slot() -> None:
+    """Whatever the level is that the slots reach: many slots between many queues are dealt in a moment."""
+    sharing = Sharing(400_000)
+    places = [sharing.join(f"a/q{number}", Share()) for number in range(10)]
+    for place in places:
+        stand(sharing, place, 0, 0, 400_000)
+    began = time.process_time()
+    assert places[0].grant(0) == 40_000
+    assert time.process_time() - began < 0.25, "about a millisecond, or most of a second if they are counted"
 
 
 def test_a_machine_that_stops_lets_time_pass_for_the_pool() -> None:
@@ -314,3 +353,24 @@ def test_a_silent_store_is_in_its_turn_again() -> None:
     assert first() == "sound"
     one.answered()
     assert first() == "silent"
+
+
+def test_it_wants_one_slot_to_say_that_there_is_room() -> None:
+    """L5: nothing is owed, but the bridge was told that there is none, and may hold a debt for it."""
+    pooled = Pooled(4)
+    machine = pooled.machine
+    machine.wake(1.0, BOOT, 1, "trigger")
+    pooled.place.runs(4)
+    assert SendMore(0) in machine.received(1.1, 1, 4, visible=0, free=0)
+    pooled.told()
+    assert (machine.state, machine.wants()) == (State.IDLE, 0), "its own handlers have them all"
+    pooled.rival_has(3)
+    assert said(pooled.handlers(1, 1.2)) == []
+    assert machine.wants() == 1
+    machine.lost(1.3)
+    assert machine.wants() == 0, "there is no bridge to tell"
+    machine.welcomed(1.4, BOOT, 1)
+    assert said(pooled.handlers(1, 1.5)) == []
+    pooled.rival_has(0)
+    assert said(machine.tick(1.6)) == [SendRoom(3, 1)]
+    assert machine.wants() == 0

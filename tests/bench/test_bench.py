@@ -14,10 +14,8 @@ import pytest
 from bench import peers
 from bench.figures import Report
 from bench.openloop import Schedule, Wire
-from bench.peers import SYSTEMS, lines_of, measure, tell
+from bench.peers import SYSTEMS, lines_of, tell
 from bench.results import write
-from bench.sizes import QUICK
-from bench.stage import Stage
 from bench.stages import FLUSH
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,12 +157,3 @@ def test_ours_is_held_against_the_best_of_the_others(ours: float, verdict: bool)
     assert found["bare NATS, and Queuebell's commit with its flush: the sum of both p50, ms"].value == "11.91"
     assert found["Queuebell: lines of the program"].value == "10"
     assert not any("bare NATS" in name and "lines" in name for name in found)
-
-
-async def test_missing_environment_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the peers' own environment nothing is started, and the error says how it is made."""
-    monkeypatch.setattr(peers, "PEERS", tmp_path)
-    async with Stage() as stage:
-        with pytest.raises(RuntimeError, match="`make peers`"):
-            await measure(stage, QUICK, lambda _: None)
-        assert list(stage.folder.iterdir()) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import random
 import sys
@@ -18,13 +17,10 @@ from bench.cost.crew import fleet_of, play
 from bench.cost.day import Burst, Day, draw_day
 from bench.cost.fleet import Fleet
 from bench.cost.outcome import Outcome
-from bench.cost.picture import draw_picture
 from bench.cost.policy import POLICIES
 from bench.cost.spread import Percentiles
 from bench.cost.tariff import PAPER
 from queuebell.bridge.core.settings import Periods
-from queuebell.bridge.core.wake_scheduler import WakeScheduler
-from queuebell.listeners.wake.controller import Controller
 from tests.support.command import run
 
 HOUR = Day(3600.0)
@@ -85,39 +81,6 @@ def test_all_work_is_done_once(name: str) -> None:
     assert done.first != play(name, SMALL, 10, 4).first or POLICIES[name].scheduler != "none"
 
 
-@pytest.mark.parametrize(
-    ("name", "seed"),
-    [("polling", 1), ("capped", 1), *(pytest.param("polling", seed, marks=pytest.mark.rest) for seed in (2, 3))],
-)
-def test_playing_one_after_the_other_changes_nothing(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the queue rests each listener is played by itself; event by event comes to the very same."""
-    # So many that some receives are under way whenever a rest begins.
-    day = Day(120.0, 0.5, (Burst(30.0, 150), Burst(80.0, 40)))
-    quick = play(name, day, 150, seed)
-    monkeypatch.setattr(Fleet, "_rest", lambda self, now, until: self._timer(now))
-    assert play(name, day, 150, seed) == quick
-
-
-def test_the_machines_are_the_real_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault in the wake machine shows in the bill: one that forgets a wake is found by nothing but the sweep."""
-    real = Controller.wake
-
-    def deaf(self: Controller, now: float, boot: str | None, gen: int, reason: str, *rest: int) -> object:
-        return [] if reason == "trigger" else real(self, now, boot, gen, reason, *rest)
-
-    monkeypatch.setattr(Controller, "wake", deaf)
-    # The bridge asks others, in vain, until its sweep asks for another reason.
-    assert play("push", SMALL, 10, 1).first.max_s > 1.0
-
-
-def test_the_bridge_is_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault in the bridge's rules shows in the bill: triggers that mark nothing leave the work to the sweep."""
-    monkeypatch.setattr(WakeScheduler, "trigger", lambda self, *args, **named: None)
-    lost = play("push", SMALL, 10, 1)
-    assert lost.first.max_s > 1.0
-    assert lost.deletes == 130
-
-
 def test_without_bridge_sweeps_the_dead_man_looks() -> None:
     """Sessions, heartbeats and dead-man timers take part: with sweeps off each listener looks by itself (L10)."""
     bare = BridgedFleet(POLICIES["push"], HOUR, 3, random.Random(1).random, Periods(sweep_s=0.0))
@@ -147,20 +110,6 @@ def comparison(*misses: int) -> Comparison:
     return Comparison(4, 1, DAY, PAPER, check_paper(outcome("polling", 79_200)), rows)
 
 
-def test_the_picture_is_one_svg() -> None:
-    """Well-formed, a bar for each policy that is as long as its share, no script, nothing from elsewhere."""
-    text = draw_picture(comparison(999_999, 999, 0))
-    root = ElementTree.fromstring(text)
-    name = "{http://www.w3.org/2000/svg}"
-    widths = [float(bar.get("width", "nan")) for bar in root.iter(f"{name}rect")]
-    assert widths == [300.0, 150.0, 0.0]
-    assert not list(root.iter(f"{name}script"))
-    assert "href" not in text
-    assert "url(" not in text
-    assert "prefers-color-scheme: dark" in text
-    assert any("<&>" in (each.text or "") for each in root.iter(f"{name}text"))
-
-
 def test_the_white_papers_sums() -> None:
     """One idle thread is $2.376 a month, and two hundred are $475.20."""
     assert PAPER.month(79_200) == Decimal("2.376")
@@ -183,15 +132,3 @@ def test_the_command_tells_draws_and_repeats_itself(tmp_path: pathlib.Path) -> N
     assert "79,200 empty receives a day, $2.38 a month: the same" in text
     assert first.stderr.decode().splitlines().count("polling: done") == 1
     ElementTree.parse(tmp_path / "cost.svg")
-
-
-def test_json_is_all_there_is_on_standard_output() -> None:
-    """The price counts; policies may be named one by one."""
-    prices = ["--price", "1", "--per", "1", "--process-hour", "2"]
-    words = ["--policy", "push", "--policy", "own", "--seed", "1", *prices, "--json"]
-    told = json.loads(run(*SMALL_CLI, *words, command=COST).stdout)
-    for row in told["rows"]:
-        assert float(row["month"]) == row["transactions"] * 30 * 48
-        assert float(row["process_month"]) == 3 * 0.5 * 30 * 48 * 2, "three for half an hour, at $2 an hour"
-    assert [row["outcome"]["policy"] for row in told["rows"]] == ["push", "own"]
-    assert told["tariff"] == ["1", 1, "2"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.exploration.configurations import WILD
+from tests.exploration.plan import WILD
 from tests.exploration.walk import CHAOS_STEPS, walks
 
 

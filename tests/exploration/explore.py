@@ -7,10 +7,9 @@ from collections.abc import Hashable
 
 from queuebell.listeners.wake.table import ImpossibleEvent
 from tests.exploration.key import FARTHEST_S, key
-from tests.exploration.options import FAULTS, UNFAIR, Step
-from tests.exploration.plan import Plan, Violation
+from tests.exploration.plan import Plan, Step, Violation
 from tests.exploration.walk import Failure
-from tests.exploration.world import World, load
+from tests.exploration.world import FAULTS, UNFAIR, World, load
 
 TIME: Step = ("time", 0)
 

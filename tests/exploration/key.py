@@ -61,7 +61,7 @@ SPECS: dict[type, dict[str, str]] = {
     Message: {"until": TIME, "receipt": SKIP, "seen": SKIP},
     Request: {"id": SKIP, "began_at": TIME, "receipt": SKIP},
     Held: {"accept_at": TIME, "lease_ends": TIME, "receipt": SKIP},
-    Node: {"beat_at": TIME},
+    Node: {"beat_at": TIME, "plan": SKIP},
     WakeScheduler: {
         "_duplicates": SKIP, "_receives": SKIP, "periods": SKIP, "_agenda": SKIP, "pending": SKIP, "sessions": SKIP,
         "coordinator": SKIP,

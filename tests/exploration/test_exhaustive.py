@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from tests.exploration.configurations import DEEP, EXPLORED
 from tests.exploration.explore import Exploration, Explored
-from tests.exploration.plan import Plan
+from tests.exploration.plan import DEEP, EXPLORED, Plan
 
 BIG = {"one listener, two messages", "own, two messages", "restart", "crash and return", "producer"}
 """Thousands of moments each: `make test-rest`."""

@@ -6,8 +6,7 @@ import os
 
 import pytest
 
-from tests.exploration.configurations import WILD
-from tests.exploration.plan import Plan
+from tests.exploration.plan import WILD, Plan
 from tests.exploration.walk import CHAOS_STEPS, walks
 
 SEEDS = int(os.environ.get("QUEUEBELL_SEEDS", "200"))

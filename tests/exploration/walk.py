@@ -7,9 +7,8 @@ import random
 import msgspec
 
 from queuebell.listeners.wake.table import ImpossibleEvent
-from tests.exploration.options import FAULTS, UNFAIR, Step
-from tests.exploration.plan import Plan, Violation
-from tests.exploration.world import World
+from tests.exploration.plan import Plan, Step, Violation
+from tests.exploration.world import FAULTS, UNFAIR, World
 
 CHAOS_STEPS = 70
 CALM_S = 75.0

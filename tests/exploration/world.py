@@ -5,6 +5,9 @@ from __future__ import annotations
 import pickle
 from typing import cast
 
+import msgspec
+
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
 from queuebell.bridge.contract.wire import (
     BridgeHeartbeat,
     CarriedMessage,
@@ -15,15 +18,41 @@ from queuebell.bridge.contract.wire import (
 )
 from queuebell.bridge.core.commands import End, Flush, Reclaim, Refresh
 from queuebell.bridge.observe.facts import AuditFound
-from tests.exploration.faults import Faults
+from queuebell.bridge.producer.publication import Publication, Sending
 from tests.exploration.node import Held, Link, Node, half
-from tests.exploration.options import Options, Step
-from tests.exploration.plan import BEGINNING_S, QUEUES, Plan, Violation
-from tests.exploration.producer import Producer
-from tests.exploration.store import GONE, LEASED, VISIBLE, Call, Message, Outcome, Request, Store
+from tests.exploration.plan import BEGINNING_S, QUEUES, Plan, Step, Violation
+from tests.exploration.store import GONE, LEASED, UNPUT, VISIBLE, Call, Message, Outcome, Request, Store
+
+UNFAIR = frozenset({"finish"})
+"""What may never happen, as far as the property goes."""
+FAULTS = frozenset(
+    {
+        "crash", "revive", "cut", "restart", "lose", "lose_up", "lose_down", "error", "unknown", "hang", "retry",
+        "later", "lapse", "stop", "forget", "deafen", "publish_fails",
+    }
+)  # fmt: skip
 
 
-class World(Options, Faults, Producer):
+class Ids:
+    """New ids, one after another."""
+
+    def __init__(self) -> None:
+        self._given = 0
+
+    def __call__(self) -> str:
+        """Return the next."""
+        self._given += 1
+        return f"id-{self._given - 1}"
+
+
+class Publish(msgspec.Struct, eq=False):
+    """A request on its way to the bridge, or its acknowledgement on its way back."""
+
+    batch: list[Sending]
+    marked: bool = False
+
+
+class World:
     """Everything there is, at one moment."""
 
     def __init__(self, plan: Plan) -> None:
@@ -113,7 +142,7 @@ class World(Options, Faults, Producer):
             self.store.advance(now)
         for node in self.nodes:
             if node.alive:
-                node.tick(now, plan)
+                node.tick(now)
                 link = node.link
                 alone = self.calm and link is not None and link.bridge_open and len(link.up) == 1
                 if alone and link is not None and isinstance(link.up[0], ListenerHeartbeat):
@@ -169,7 +198,7 @@ class World(Options, Faults, Producer):
         if isinstance(frame, Wake):
             for carried in frame.messages or ():
                 self.messages[int(carried.id)].seen += 1
-        node.hear(frame, self.now, self.plan)
+        node.hear(frame, self.now)
 
     def _store(self, number: int) -> None:
         request = self._request(number)
@@ -196,7 +225,7 @@ class World(Options, Faults, Producer):
         node = self.nodes[request.node]
         if request.abandoned or not node.alive or node.life != request.life:
             return
-        for message in node.answered(request, self.now, self.plan):
+        for message in node.answered(request, self.now):
             self.messages[message].seen += 1
 
     def _write(self, count: int) -> None:
@@ -257,10 +286,10 @@ class World(Options, Faults, Producer):
         link = Link(session, number, node.life, self.scheduler.boot)
         self.links.append(link)
         node.link = link
-        node.hello(self.plan, self.now)
+        node.hello(self.now)
 
     def _join(self, number: int) -> None:
-        self.nodes[number].begin(self.plan, self.now)
+        self.nodes[number].begin(self.now)
         self._connect(number)
 
     def _bye(self, number: int) -> None:
@@ -271,7 +300,7 @@ class World(Options, Faults, Producer):
     def _finish(self, what: int, outcome: str = "done") -> None:
         node = self.nodes[what // 1000]
         held = next(held for held in node.held if held.token == what % 1000)
-        node.finish(held, outcome, self.now, self.plan)
+        node.finish(held, outcome, self.now)
 
     # -- plumbing ----------------------------------------------------------------------------------------------------
 
@@ -320,6 +349,318 @@ class World(Options, Faults, Producer):
                 raise Violation("O4", "the audit found visible work that nobody was on")
         self.links = [link for link in self.links if link.node_open or link.bridge_open]
 
+    # -- the producer -----------------------------------------------------------------------------------------------
+
+    def begin_producer(self, plan: Plan) -> None:
+        """Begin with nothing put."""
+        self.triggers: list[tuple[str, float]] = []
+        self.early: list[int] = []
+        """Puts that were published and are not visible yet: a mutant's."""
+        self.publication: Publication | None = None if plan.publication is None else plan.publication("shop", Ids())
+        self.publishes: list[Publish] = []
+
+    def publishes_at(self) -> float | None:
+        """Return when the producer tries again, if that is later than now."""
+        at = None if self.publication is None else self.publication.deadline()
+        return at if at is not None and at > self.now else None
+
+    def _producer_steps(self, out: list[Step], faults: bool) -> None:
+        out.extend(("appear", number) for number in self.early)
+        publication = self.publication
+        if publication is None:
+            return
+        at = publication.deadline()
+        if at is not None and at <= self.now:
+            out.append(("publish", 0))
+        for i, publish in enumerate(self.publishes):
+            out.append(("acknowledge" if publish.marked else "arrive", i))
+            if faults and self.left["publish_fails"]:
+                out.append(("publish_fails", i))
+
+    def _put(self, number: int) -> None:
+        message = self.messages[number]
+        if self.plan.own:
+            call = Call("put", message.queue, messages=[number])
+            granted = None if message.delay_s else self.scheduler.embedded.grant(self.now, message.queue, 1)
+            if granted is not None:
+                call.session, call.granted, call.lease_s = granted
+            self.store.calls.append(call)
+            return
+        if self.plan.publish_first:
+            self.early.append(number)
+        else:
+            self.store.put([number], self.now)
+        if self.publication is None:
+            self.triggers.append((message.queue, message.delay_s))
+            return
+        self.publication.add(self.now, self._event(message.queue, message.delay_s))
+
+    def _appear(self, number: int) -> None:
+        self.early.remove(number)
+        self.store.put([number], self.now)
+
+    def _publish(self, _: int) -> None:
+        assert self.publication is not None
+        if batch := self.publication.take(self.now):
+            self.publishes.append(Publish(batch))
+
+    def _arrive(self, i: int) -> None:
+        publish = self.publishes[i]
+        publish.marked = True
+        for sending in publish.batch:
+            self._mark(sending.event)
+
+    def _acknowledge(self, i: int) -> None:
+        self.publication.sent(self.publishes.pop(i).batch)
+
+    def _publish_fails(self, i: int) -> None:
+        assert self.publication is not None
+        publish = self.publishes.pop(i)
+        self.publication.failed(publish.batch, self.now, lambda: 0.5)
+
+    def _trigger(self, _: int) -> None:
+        queue, delay_s = self.triggers.pop(0)
+        self._mark(self._event(queue, delay_s))
+
+    def _event(self, queue: str, delay_s: float) -> CloudQueueWorkDetected:
+        account, name = queue.split("/")
+        id_ = self.plan.business_id
+        return CloudQueueWorkDetected(
+            account, name, payload_size=1, not_before_ms=round(delay_s * 1000), id=id_, source=id_ and "shop"
+        )
+
+    def _mark(self, event: CloudQueueWorkDetected) -> None:
+        self.scheduler.trigger(self.now, event, "test")
+
+    def _putting(self, message: int) -> bool:
+        puts = (call.messages for call in self.store.calls if call.kind == "put")
+        return message in self.early or any(message in messages for messages in puts)
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+
+    def _crash(self, number: int) -> None:
+        node = self.nodes[number]
+        for request in list(self.requests):
+            if request.node == number and request.life == node.life:
+                request.abandoned = True
+        node.crash()
+
+    def _revive(self, number: int) -> None:
+        node = self.nodes[number]
+        node.begin(self.now)
+        self._connect(number)
+
+    def _cut(self, i: int) -> None:
+        link = self.links[i]
+        link.cut = True
+        link.up, link.down = [], []
+
+    def _deafen(self, i: int) -> None:
+        self.links[i].deaf = True
+        self.links[i].down = []
+
+    def _restart(self, _: int) -> None:
+        self.boots += 1
+        for link in self.links:
+            link.bridge_open = link.flush = False
+            link.up = []
+            link.cut = True
+        if self.plan.own:
+            self.store.restart()
+            for request in list(self.requests):
+                if request.abandoned:
+                    self.requests.remove(request)
+                else:
+                    self._break_off(request)
+        self.scheduler = self._new_bell()
+        if self.plan.own:
+            self.store.advance(self.now)
+            self._hear_backlogs(self.store.backlogs(self.now, all_queues=True))
+            self._drive()
+
+    def _break_off(self, request: Request) -> None:
+        """The connection to the store breaks: a receive's outcome is unknown, a settlement is tried again."""
+        node = self.nodes[request.node]
+        if request.kind == "receive":
+            self.requests.remove(request)
+            node.failed(request, self.now, unknown=True)
+        else:
+            request.status = "sent"
+
+    def _forget(self, _: int) -> None:
+        for work in list(self.scheduler.pending.by_queue.values()):
+            self.scheduler.pending.forget(work.queue)
+
+    def _lose(self, i: int) -> None:
+        self.links[i].down.pop(0)
+
+    def _lose_up(self, i: int) -> None:
+        self.links[i].up.pop(0)
+
+    def _lose_down(self, i: int) -> None:
+        self.left["lose_up"] -= 1
+        self.links[i].down.pop(0)
+
+    def _error(self, number: int) -> None:
+        request = self._request(number)
+        self.requests.remove(request)
+        self.nodes[request.node].failed(request, self.now, unknown=False)
+
+    def _unknown(self, number: int) -> None:
+        request = self._request(number)
+        self._give_up(request)
+
+    def _give_up(self, request: Request) -> None:
+        """A listener ends a call by itself: whether the store carried it out it never learns (L3, L6)."""
+        request.abandoned = True
+        for message, _ in request.taken:
+            self.messages[message].seen += 1
+        self.nodes[request.node].failed(request, self.now, unknown=True)
+
+    def _hang(self, number: int) -> None:
+        self.nodes[number].hung = True
+
+    def _retry(self, what: int) -> None:
+        self._finish(what, "retry")
+
+    def _later(self, what: int) -> None:
+        self._finish(what, "later")
+
+    def _lapse(self, what: int) -> None:
+        node = self.nodes[what // 1000]
+        held = next(held for held in node.held if held.token == what % 1000)
+        message = self.messages[held.message]
+        if message.receipt != held.receipt or message.state != LEASED:
+            return
+        message.until = self.now
+        if self.plan.own:
+            self.store.calls.append(Call("refresh", held.queue))
+        else:
+            self.store.advance(self.now)
+        # The renewal that comes too late is refused; that is how the holder learns.
+        node._ask("extend", held.queue, self.now, token=held.token, message=held.message, receipt=held.receipt)
+
+    def _stop(self, number: int) -> None:
+        node = self.nodes[number]
+        node.stop(self.now)
+        node._give_back([held for held in node.held if held.running])
+
+    # -- what may happen ---------------------------------------------------------------------------------------------
+
+    def steps(self, *, faults: bool = True) -> list[Step]:
+        """Return everything that can happen now, but for time that passes."""
+        out: list[Step] = []
+        plan, left = self.plan, self.left
+        for message in self.messages:
+            if message.state == UNPUT and not self._putting(message.id):
+                out.append(("put", message.id))
+                break
+        if self.triggers:
+            out.append(("trigger", 0))
+        self._producer_steps(out, faults)
+        for i, link in enumerate(self.links):
+            self._link_steps(i, link, out, faults)
+        settling: set[tuple[int, int, str]] = set()
+        for request in self.requests:
+            if request.status == "sent" and not request.abandoned:
+                if request.kind != "receive":
+                    # One settlement at a time, with the receipt that is newest when it leaves.
+                    key = (request.node, request.life, request.queue)
+                    if key in settling:
+                        continue
+                    settling.add(key)
+                if not self.nodes[request.node].hung:
+                    out.append(("store", request.id))
+                    if faults and left["error"] and request.kind == "receive":
+                        out.append(("error", request.id))
+            elif request.status == "answered":
+                out.append(("answer", request.id))
+            if request.kind != "receive" and not request.abandoned:
+                settling.add((request.node, request.life, request.queue))
+            if faults and left["unknown"] and request.kind == "receive" and not request.abandoned:
+                out.append(("unknown", request.id))
+        if self.store.calls:
+            out.append(("write", 1))
+            if plan.groups and len(self.store.calls) > 1:
+                out.append(("write", len(self.store.calls)))
+        if self.store.outcomes:
+            out.append(("hear", 0))
+        for node in self.nodes:
+            self._node_steps(node, out, faults)
+        if faults:
+            if left["restart"]:
+                out.append(("restart", 0))
+            if left["forget"] and any(work.forgettable for work in self.scheduler.pending.by_queue.values()):
+                out.append(("forget", 0))
+        return out
+
+    def _link_steps(self, i: int, link: Link, out: list[Step], faults: bool) -> None:
+        left = self.left
+        if link.bridge_open:
+            if link.up:
+                out.append(("up", i))
+                if faults and left["lose_up"]:
+                    out.append(("lose_up", i))
+            if link.flush:
+                out.append(("flush", i))
+            if link.cut or not link.node_open:
+                out.append(("lost", i))
+        if link.node_open:
+            if link.down:
+                out.append(("down", i))
+                if faults and left["lose"] and isinstance(link.down[0], Wake):
+                    out.append(("lose", i))
+                if faults and left["lose_up"]:
+                    out.append(("lose_down", i))
+            if link.cut or (not link.bridge_open and not link.down):
+                out.append(("notice", i))
+        if faults and left["deafen"] and link.node_open and link.bridge_open and not link.deaf:
+            out.append(("deafen", i))
+        if faults and left["cut"] and link.node_open and link.bridge_open and not link.cut:
+            out.append(("cut", i))
+
+    def _node_steps(self, node: Node, out: list[Step], faults: bool) -> None:
+        left, number = self.left, node.number
+        if not node.alive:
+            if node.life == 0:
+                out.append(("join", number))
+            elif faults and left["revive"] and not node.said_bye:
+                out.append(("revive", number))
+            return
+        if node.link is None and not node.said_bye:
+            out.append(("connect", number))
+        if node.may_bye and not node.said_bye:
+            out.append(("bye", number))
+        for held in node.held:
+            if held.running:
+                out.append(("finish", number * 1000 + held.token))
+                if faults:
+                    out.extend((kind, number * 1000 + held.token) for kind in ("retry", "later", "lapse") if left[kind])
+        if faults:
+            out.extend((kind, number) for kind in ("crash", "hang", "stop") if left[kind] and not node.said_bye)
+
+    def tell(self, step: Step) -> str:
+        """Return a line about a step that is about to be taken."""
+        kind, what = step
+        about = f"{kind} {what}"
+        if kind in ("up", "lose_up"):
+            link = self.links[what]
+            about = f"{kind} {link.node}: {_brief(link.up[0])}"
+        elif kind in ("down", "lose_down", "lose"):
+            link = self.links[what]
+            about = f"{kind} {link.node}: {_brief(link.down[0])}"
+        elif kind in ("flush", "lost", "notice", "cut"):
+            about = f"{kind} {self.links[what].node}"
+        elif kind in ("store", "answer", "unknown", "error"):
+            request = self._request(what)
+            about = f"{kind} {request.node}: {request.kind} {[m for m, _ in request.taken]} msg {request.message}"
+        elif kind in ("finish", "retry", "later", "lapse"):
+            held = next(held for held in self.nodes[what // 1000].held if held.token == what % 1000)
+            about = f"{kind} {what // 1000}: message {held.message}"
+        elif kind == "hear":
+            about = f"hear {[(lv.visible, lv.rose) for lv in self.store.outcomes[0].backlogs]}"
+        return f"{self.now - 1000:8.3f} {about}"
+
     # -- properties --------------------------------------------------------------------------------------------------
 
     def able(self, queue: str) -> bool:
@@ -353,6 +694,17 @@ class World(Options, Faults, Producer):
     def drained(self) -> bool:
         """Whether every message was handled."""
         return all(message.state == GONE for message in self.messages)
+
+
+def _brief(frame: object) -> str:
+    fields = {k: getattr(frame, k) for k in ("gen", "free", "reason", "size", "covered") if hasattr(frame, k)}
+    if isinstance(frame, ListenerHeartbeat):
+        beat = next(iter(frame.queues.values()))
+        fields = {"gen": beat.gen, "covered": beat.covered, "free": beat.free, "receiving": beat.receiving_ms}
+    carried = getattr(frame, "messages", None)
+    if carried:
+        fields["messages"] = [int(message.id) for message in carried]
+    return f"{type(frame).__name__}({', '.join(f'{k}={v}' for k, v in fields.items())})"
 
 
 def load(state: bytes) -> World:

@@ -19,11 +19,10 @@ from queuebell.listeners.wake.pool import Place, Share, Sharing
 from queuebell.listeners.wake.receive_scaling import DepthScaling
 from queuebell.listeners.wake.table import Command, SendMore, SendRoom, StartReceive
 from tests.exploration import mutants
-from tests.exploration.configurations import small
 from tests.exploration.empty_queue import AT_LEAST, AT_MOST, GOES_ROUND, receives
 from tests.exploration.explore import Exploration
 from tests.exploration.pairings import FULL_OWNER, HUNG_OWNER, met_after
-from tests.exploration.plan import Plan
+from tests.exploration.plan import Plan, small
 from tests.exploration.rounds import FLEET, SWEEP_S, rounds
 from tests.exploration.walk import Failure, Walk
 from tests.support.bells import QUEUE, Rig

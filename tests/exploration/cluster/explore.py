@@ -12,7 +12,7 @@ from tests.exploration.cluster import world as world_of_two
 from tests.exploration.cluster.key import key
 from tests.exploration.cluster.plan import Plan
 from tests.exploration.cluster.world import FAIR, FAULTS, UNFAIR, World
-from tests.exploration.options import Step
+from tests.exploration.plan import Step
 from tests.exploration.world import load
 
 ROOMS = (capacity, wake_requests, coordinator, world_of_two)

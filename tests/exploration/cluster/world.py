@@ -32,8 +32,7 @@ from queuebell.bridge.core.commands import Broadcast, End, Flush, Send
 from queuebell.bridge.core.settings import Periods
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from tests.exploration.cluster.plan import Plan
-from tests.exploration.options import Step
-from tests.exploration.plan import Violation
+from tests.exploration.plan import Step, Violation
 
 QUEUE: Final = "billing/orders"
 VISIBILITY_S: Final = 8.0

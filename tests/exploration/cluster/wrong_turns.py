@@ -11,10 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from tests.exploration.cluster import mutants
-from tests.exploration.cluster.configurations import quick
 from tests.exploration.cluster.explore import Exploration, play, walk
-from tests.exploration.cluster.plan import Plan
-from tests.exploration.options import Step
+from tests.exploration.cluster.plan import Plan, quick
+from tests.exploration.plan import Step
 from tests.exploration.walk import Failure
 
 

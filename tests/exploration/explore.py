@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from queuebell.listeners.wake.table import ImpossibleEvent
 from tests.exploration.key import FARTHEST_S, key
@@ -98,10 +103,7 @@ class Exploration:
             world = load(state) if first is None else first
             first = None
             try:
-                if step is TIME:
-                    world.pass_time()
-                else:
-                    world.do(step)
+                take(world, step)
             except (Violation, ImpossibleEvent, AssertionError) as violation:
                 self._fail(number, violation, step)
             self.result.steps += 1
@@ -159,12 +161,62 @@ def narrate(world: World, steps: list[Step]) -> list[str]:
     """Tell a story again, line by line, from the beginning of its world."""
     lines: list[str] = []
     for step in steps:
-        lines.append(f"{world.now - 1000:8.3f} time passes" if step == TIME else world.tell(step))
+        lines.append(world.tell(step))
         try:
-            if step == TIME:
-                world.pass_time()
-            else:
-                world.do(step)
+            take(world, step)
         except (Violation, ImpossibleEvent, AssertionError):
             break
     return lines
+
+
+def take(world: World, step: Step) -> None:
+    """Take a step, or let time pass."""
+    if step == TIME:
+        world.pass_time()
+    else:
+        world.do(step)
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One way to plant a wrong turn: ``play`` returns which property breaks under the rules it is given.
+
+    ``planted`` are rules with the fault, ``effort`` how many states or seeds to look at with it and without it.
+    """
+
+    play: Callable[..., str | None]
+    rules: Any
+    planted: Any
+    effort: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+    def breaks(self) -> str | None:
+        return self.play(self.planted, *self.effort[0])
+
+    def holds(self) -> str | None:
+        return self.play(self.rules, *self.effort[1])
+
+
+class WrongTurn(msgspec.Struct, frozen=True):
+    """One wrong turn, and every way in which it is planted."""
+
+    name: str
+    says: str
+    caught: tuple[Trial, ...]
+
+
+def turn(name: str, says: str, *caught: Trial) -> WrongTurn:
+    return WrongTurn(name, says, caught)
+
+
+def explored(
+    plan: Any, planted: dict[str, Any], states_max: int = 30_000, kind: type[Exploration] = Exploration
+) -> Trial:
+    """Plant these fields in a small world, which is explored breadth first."""
+    return Trial(functools.partial(_explore, kind), plan, replace(plan, **planted), ((states_max,), (600,)))
+
+
+def _explore(kind: type[Exploration], plan: Any, states_max: int) -> str | None:
+    try:
+        found = kind(plan, states_max=states_max).run()
+    except Failure as failure:
+        return failure.rule
+    return None if found.complete or found.states >= states_max else f"cut off after {found.states} states"

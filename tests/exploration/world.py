@@ -642,24 +642,16 @@ class World:
     def tell(self, step: Step) -> str:
         """Return a line about a step that is about to be taken."""
         kind, what = step
-        about = f"{kind} {what}"
+        about: object = ""
         if kind in ("up", "lose_up"):
-            link = self.links[what]
-            about = f"{kind} {link.node}: {_brief(link.up[0])}"
+            about = self.links[what].up[0]
         elif kind in ("down", "lose_down", "lose"):
-            link = self.links[what]
-            about = f"{kind} {link.node}: {_brief(link.down[0])}"
-        elif kind in ("flush", "lost", "notice", "cut"):
-            about = f"{kind} {self.links[what].node}"
+            about = self.links[what].down[0]
         elif kind in ("store", "answer", "unknown", "error"):
-            request = self._request(what)
-            about = f"{kind} {request.node}: {request.kind} {[m for m, _ in request.taken]} msg {request.message}"
-        elif kind in ("finish", "retry", "later", "lapse"):
-            held = next(held for held in self.nodes[what // 1000].held if held.token == what % 1000)
-            about = f"{kind} {what // 1000}: message {held.message}"
+            about = self._request(what)
         elif kind == "hear":
-            about = f"hear {[(lv.visible, lv.rose) for lv in self.store.outcomes[0].backlogs]}"
-        return f"{self.now - 1000:8.3f} {about}"
+            about = self.store.outcomes[0].backlogs
+        return f"{self.now - BEGINNING_S:8.3f} {kind} {what} {about}"
 
     # -- properties --------------------------------------------------------------------------------------------------
 
@@ -694,17 +686,6 @@ class World:
     def drained(self) -> bool:
         """Whether every message was handled."""
         return all(message.state == GONE for message in self.messages)
-
-
-def _brief(frame: object) -> str:
-    fields = {k: getattr(frame, k) for k in ("gen", "free", "reason", "size", "covered") if hasattr(frame, k)}
-    if isinstance(frame, ListenerHeartbeat):
-        beat = next(iter(frame.queues.values()))
-        fields = {"gen": beat.gen, "covered": beat.covered, "free": beat.free, "receiving": beat.receiving_ms}
-    carried = getattr(frame, "messages", None)
-    if carried:
-        fields["messages"] = [int(message.id) for message in carried]
-    return f"{type(frame).__name__}({', '.join(f'{k}={v}' for k, v in fields.items())})"
 
 
 def load(state: bytes) -> World:

@@ -38,20 +38,20 @@ WEIGHTS = {"put": 0.2, "put later": 0.2, "come late": 0.2, "drop": 3.0, "late": 
 """How likely a walk takes a step, where others count 1 and faults 0.3."""
 
 
-def walk(plan: Plan, seeds: range, steps: int = 40) -> tuple[str | None, int]:
-    """Tell stories by chance, with a calm end, up to the first in which a message is left; return it, and how many."""
+def walk(plan: Plan, seeds: int, steps: int = 40) -> str | None:
+    """Tell stories by chance, with a calm end, up to the first in which a message is left."""
     with constants(plan):
         beginning = World(plan).fork()
-        for number, seed in enumerate(seeds, 1):
+        for seed in range(seeds):
             world = load(beginning)
             _chaos(world, random.Random(f"{plan.name}/{seed}"), steps)
             _calm(world)
             if _left(world):
-                return f"seed {seed} leaves a message", number
-    return None, len(seeds)
+                return f"seed {seed} leaves a message"
+    return None
 
 
-def play(plan: Plan, story: Sequence[Step]) -> str | None:
+def play(story: Sequence[Step], plan: Plan) -> str | None:
     """Tell a story by hand, with a calm end; say whether a message is left."""
     with constants(plan):
         world = World(plan)

@@ -39,6 +39,7 @@ VISIBILITY_S: Final = 8.0
 DELAY_S: Final = 3.0
 SILENT = Periods(sweep_s=0, heartbeat_s=1000.0)
 """No heartbeats: what they would heal stays broken."""
+BEGINNING_S = 1_000_000.0
 REAL, STAGING = "bb", "aa"
 ANYWHERE = -1
 
@@ -229,7 +230,7 @@ class World(Bridges):
         """Whether this is the story, and not what comes before it."""
         self.began = -1.0
         """When the newest receive began that came back empty."""
-        self.now = 1_000_000.0
+        self.now = BEGINNING_S
         self.turns = plan.turns
         self.named = plan.named
         self.heard_by = plan.heard_by
@@ -653,30 +654,18 @@ class World(Bridges):
     def tell(self, step: Step) -> str:
         """Return a line about a step that is about to be taken."""
         kind, what = step
-        about: object = what
+        about: object = ""
         if kind in ("hear", "lose", "drop", "late", "repeat"):
-            source, target = (what + 10) // 10 - 1, what % 10
-            about = f"{source} -> {target}: {_brief(self.links[source, target][0])}"
+            about = self.links[(what + 10) // 10 - 1, what % 10][0]
         elif kind == "up":
-            about = f"{what}: {_brief(self.workers[what].outbox[0])}"
+            about = self.workers[what].outbox[0]
         elif kind == "come late":
-            about = _brief(self.late_words[what][2])
-        states = " ".join(message.state for message in self.messages)
-        by_queue = " ".join(
-            "down" if entry in self.down else f"{work.gen}{' dirty' * work.dirty}{' waits' * work.deferred}"
-            for entry, scheduler in enumerate(self.bells)
-            for work in scheduler.pending.by_queue.values()
-        )
-        return f"{self.now - 1_000_000:8.3f} {kind} {about}   [{states}] [{by_queue}]"
+            about = self.late_words[what][2]
+        return f"{self.now - BEGINNING_S:8.3f} {kind} {what} {about} {[message.state for message in self.messages]}"
 
 
 def _owned(frame: UpFrame) -> UpFrame:
     return msgspec.structs.replace(frame, own=True) if isinstance(frame, EmptyReceive) else frame
-
-
-def _brief(what: object) -> str:
-    names = ("gen", "free", "begun_age_ms", "ids", "after_ms", "queues", "id", "not_before_ms")
-    return f"{type(what).__name__} " + " ".join(f"{n}={getattr(what, n)}" for n in names if hasattr(what, n))
 
 
 UNFAIR = frozenset({"handle", "put later", "come late", "part"})

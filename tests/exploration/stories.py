@@ -11,7 +11,7 @@ from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.listeners.session.session import Liveness
 from queuebell.listeners.wake.controller import Controller
 from queuebell.listeners.wake.timers import DeadMan
-from tests.exploration.plan import Plan, Violation
+from tests.exploration.plan import Plan, Step, Violation
 from tests.exploration.store import TICK_S
 from tests.exploration.world import World
 

@@ -11,6 +11,7 @@ from queuebell.bridge.core.embedded_queues import EmbeddedQueues
 from queuebell.bridge.core.sessions import Session, SessionQueue
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.bridge.service.bridge import Bridge
+from tests.exploration.mutants import _Swaps
 
 
 class WakesNobody(WakeScheduler):
@@ -19,27 +20,6 @@ class WakesNobody(WakeScheduler):
     def take(self, now: float, number: int) -> list[Any]:
         super().take(now, number)
         return []
-
-
-class ForgetsPuts(WakeScheduler):
-    """O1: a put is neither carried nor marked; only what becomes visible by itself is."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.embedded.__class__ = _MarksNoPut
-
-
-class _MarksNoPut(EmbeddedQueues):
-    def grant(self, now: float, queue: str, count: int) -> None:
-        return None
-
-    def on_commit(self, now: float, queue: str, **how: Any) -> None:
-        dispatch, silent = self._d, _Silent(self._d)
-        self._d = silent if how["put"] else dispatch  # type: ignore[assignment]
-        try:
-            super().on_commit(now, queue, **how)
-        finally:
-            self._d = dispatch
 
 
 class _Silent:
@@ -55,6 +35,25 @@ class _Silent:
         """Forget it."""
 
 
+class _MarksNoPut(EmbeddedQueues):
+    def grant(self, now: float, queue: str, count: int) -> None:
+        return None
+
+    def on_commit(self, now: float, queue: str, **how: Any) -> None:
+        dispatch, silent = self._d, _Silent(self._d)
+        self._d = silent if how["put"] else dispatch  # type: ignore[assignment]
+        try:
+            super().on_commit(now, queue, **how)
+        finally:
+            self._d = dispatch
+
+
+class ForgetsPuts(_Swaps):
+    """O1: a put is neither carried nor marked; only what becomes visible by itself is."""
+
+    part = ("embedded", _MarksNoPut)
+
+
 class SleepsOverPuts(ForgetsPuts):
     """The same, and nobody audits."""
 
@@ -63,18 +62,16 @@ class SleepsOverPuts(ForgetsPuts):
         self.embedded.audit = lambda now: None  # type: ignore[method-assign]
 
 
-class CarriesBeyondCapacity(WakeScheduler):
-    """O7: as much travels with a wake as was put, whatever its listener has room for."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.embedded.__class__ = _CountsNoSlots
-
-
 class _CountsNoSlots(EmbeddedQueues):
     def grant(self, now: float, queue: str, count: int) -> tuple[int, int, float] | None:
         granted = super().grant(now, queue, count)
         return None if granted is None else (granted[0], count, granted[2])
+
+
+class CarriesBeyondCapacity(_Swaps):
+    """O7: as much travels with a wake as was put, whatever its listener has room for."""
+
+    part = ("embedded", _CountsNoSlots)
 
 
 class MergesNothing(WakeScheduler):
@@ -97,12 +94,10 @@ class FlushesWhereNothingWaits(Dispatch):
         super().fill(seat)
 
 
-class TrustsEachFlush(WakeScheduler):
+class TrustsEachFlush(_Swaps):
     """A session whose flush was lost is not flushed at its next heartbeat."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.dispatch.__class__ = FlushesWhereNothingWaits
+    part = ("dispatch", FlushesWhereNothingWaits)
 
     def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
         unsent, session.unsent = session.unsent, {}

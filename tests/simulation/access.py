@@ -23,7 +23,6 @@ from queuebell.bridge.brokers.credential import Credential
 from queuebell.bridge.contract.address import http_addresses
 from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.bridge.service.channels.brokered import BrokeredSessions
-from tests.simulation.events import Judged
 from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:
@@ -268,7 +267,7 @@ class Desk:
         # All of them, or it may not: the queue that is refused for the longest says why.
         queue, host, may, since = min(judgements, key=lambda each: (each[2], each[3] if not each[2] else -each[3]))
         if always or let_in != may:
-            self._world.emit(Judged(self._world.kernel.now, host, verb.value, queue, let_in, may, max(since, 0.0)))
+            self._world.emit("judged", host, verb.value, queue, let_in, may, max(since, 0.0))
 
     def _judge(self, secret: str | None, verb: Verb, queue: str) -> tuple[str, bool, float]:
         """Return whose it is, whether the file as it stood last grants that now, and since when."""

@@ -15,7 +15,6 @@ from queuebell.bridge.brokers.base import ANY, Incoming, OnMessage, Topic
 from queuebell.bridge.contract.errors import BusUnavailable
 from queuebell.bridge.producer.buses.brokered import BrokerBus
 from queuebell.listeners.session.brokered import BrokeredChannel
-from tests.simulation.events import WordSaid
 from tests.simulation.network import Lost
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class BrokerServer:
             self._route(*client.will, None)
 
     def _hear(self, client: Client, operation: str, *arguments: Any) -> None:
-        if self._world.trouble["deaf"]:
+        if self._world.trouble["broker_deaf"]:
             if operation == "leave":
                 self._clients.pop(client.number, None)
             return
@@ -80,7 +79,7 @@ class BrokerServer:
         elif operation == "publish":
             topic = arguments[0]
             if topic[1] == _WORDS:
-                self._world.emit(WordSaid(self._process.kernel.now, topic[2]))
+                self._world.emit("word_said", topic[2])
             self._route(*arguments)
         elif operation == "request":
             number, topic, payload = arguments

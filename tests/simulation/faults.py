@@ -1,47 +1,274 @@
-"""Does what a fault says, and takes it back when its time is over."""
+"""What can go wrong in a run, when, to whom and for how long; `Faults` does it, and takes it back."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from tests.simulation.events import FaultBegan, FaultEnded, StoreDown, StoreUp
+import msgspec
+
 from tests.simulation.exceptions import knob
-from tests.simulation.fault import Fault
 from tests.simulation.network import Lost
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
+    from tests.simulation.plan import Plan
     from tests.simulation.world import World
 
+T = TypeVar("T")
 Undo = Callable[[], None]
-_KNOBS: Final = {
-    "word_loss": "word_loss",
-    "word_repeat": "word_repeat",
-    "word_delay": "word_delay",
-    "broker_deaf": "deaf",
-    "frame_loss": "frame_loss",
-    "frame_repeat": "frame_repeat",
-    "frame_reorder": "frame_reorder",
-    "frame_delay": "frame_delay",
-    "store_slow": "slow",
-    "store_errors": "errors",
-    "false_empty": "false_empty",
-    "receive_unknown": "receive_unknown",
-    "put_unknown": "put_unknown",
-    "settle_unknown": "settle_unknown",
-    "trigger_dropped": "trigger_dropped",
-    "start_fails": "start_fails",
-    "start_dies": "start_dies",
-    "start_hangs": "start_hangs",
-    "start_slow": "start_slow",
-}
+Applies = Callable[["Plan"], bool]
+Target = Callable[["Plan", random.Random], str]
 _SILENT: Final = 0.25
 """Share of the kills that take the machine along: nobody tells the peers."""
 _TURNS: Final = 4
 """How many more turns a process may have after the moment it is to be killed at: each await is as good as another."""
 _PATIENCE_S: Final = 10.0
 """How long a kill waits for its moment."""
+STALLS_S: Final = (0.9, 3.4, 10.0)
+"""How long a loop stands still: less than a member notices, less than its peers do, and longer."""
+RECEIVES: Final = ("store_down", "store_slow", "store_errors", "false_empty", "receive_unknown")
+"""What keeps a receive from its answer, or makes the answer wrong; a put or a settlement whose answer is lost does
+not."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One thing that goes wrong.
+
+    ``at_s`` is virtual seconds since the run's beginning; ``target`` a process (``worker-1``, ``bridge``), two of them
+    (``worker-1>bridge``), ``broker``, ``store``, or a producer; ``length_s`` until it is mended; ``value`` is what the
+    kind says (a share or seconds), 0 where it says nothing.
+    """
+
+    at_s: float
+    kind: str
+    target: str
+    length_s: float
+    value: float = 0.0
+
+
+class Trouble:
+    """Levels by kind of fault, each the highest of those that last; 0 is health."""
+
+    def __init__(self) -> None:
+        self.store_works = True
+        """Whether receives are answered as they should be."""
+        self._levels: dict[str, list[float]] = {}
+
+    def __getitem__(self, name: str) -> float:
+        return max(self._levels.get(name) or (0.0,))
+
+    def begin(self, name: str, value: float) -> None:
+        """One more fault of this kind."""
+        self._levels.setdefault(name, []).append(value)
+        self._look()
+
+    def end(self, name: str, value: float) -> None:
+        """One fault less."""
+        self._levels[name].remove(value)
+        self._look()
+
+    def _look(self) -> None:
+        self.store_works = not any(self._levels.get(name) for name in RECEIVES)
+
+
+# -- whom it befalls ---------------------------------------------------------------------------------------------------
+
+
+def _one(names: Sequence[T], chance: random.Random) -> T:
+    return names[int(chance.random() * len(names))]
+
+
+def _workers(plan: Plan) -> list[str]:
+    # Of scalers' listeners those that run most of the time.
+    return plan.scaler_names * 2 + plan.worker_names[: 2 * plan.scalers] if plan.scalers else plan.worker_names
+
+
+def _process(plan: Plan, chance: random.Random) -> str:
+    # The workers matter most: their crashes reach the most races.
+    others = [*plan.bridge_names, *plan.producer_names]
+    return _one(_workers(plan) if chance.random() < 0.6 else others, chance)
+
+
+def _caller(plan: Plan, chance: random.Random) -> str:
+    bridges = plan.bridge_names
+    return _one([*bridges, *_workers(plan)] if chance.random() < 0.5 else bridges, chance)
+
+
+def _key_holder(plan: Plan, chance: random.Random) -> str:
+    # A producer that puts elsewhere and publishes over a broker shows the bridge no key.
+    asked = plan.store == "own" or plan.channel == "wire"
+    return _one(_workers(plan) + plan.producer_names if asked else _workers(plan), chance)
+
+
+def _link(plan: Plan, chance: random.Random) -> str:
+    bridges = plan.bridge_names
+    servers = [*bridges, "store"] if plan.store == "elsewhere" else bridges
+    if plan.bridges > 1 and chance.random() < 0.5:
+        # One bridge is cut off from the others alone, or from the store that it serves.
+        near, far = _one(bridges, chance), "store" if plan.doors and chance.random() < 0.5 else "broker"
+        return f"{near}>{far}" if chance.random() < 0.5 else f"{far}>{near}"
+    if plan.channel == "broker":
+        servers = [*servers, "broker"]
+        if chance.random() < 0.25:
+            return f"{bridges[0]}>broker" if chance.random() < 0.5 else f"broker>{bridges[0]}"
+    near, far = _one(_workers(plan) + plan.producer_names, chance), _one(servers, chance)
+    return f"{near}>{far}" if chance.random() < 0.5 else f"{far}>{near}"
+
+
+def _bridge(plan: Plan, chance: random.Random) -> str:
+    return _one(plan.bridge_names, chance)
+
+
+def _first_bridge(plan: Plan, chance: random.Random) -> str:
+    return plan.bridge_names[0]
+
+
+def _producer(plan: Plan, chance: random.Random) -> str:
+    return _one(plan.producer_names, chance)
+
+
+def _scaler(plan: Plan, chance: random.Random) -> str:
+    return _one(plan.scaler_names, chance)
+
+
+def _store(plan: Plan, chance: random.Random) -> str:
+    return "store"
+
+
+def _broker(plan: Plan, chance: random.Random) -> str:
+    return "broker"
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def _always(plan: Plan) -> bool:
+    return True
+
+
+def _elsewhere(plan: Plan) -> bool:
+    return plan.store == "elsewhere"
+
+
+def _brokered(plan: Plan) -> bool:
+    return plan.channel == "broker"
+
+
+def _with_broker(plan: Plan) -> bool:
+    return plan.channel == "broker" or plan.bridges > 1
+
+
+def _several(plan: Plan) -> bool:
+    return plan.bridges > 1
+
+
+def _scaled(plan: Plan) -> bool:
+    return plan.scalers > 0
+
+
+def _keys(plan: Plan) -> bool:
+    return plan.auth
+
+
+class Kind(NamedTuple):
+    """A kind of fault: whom it befalls, the values it is drawn from, where it can be, and what of `Faults` does it."""
+
+    target: Target
+    values: tuple[float, ...] = ()
+    applies: Applies = _always
+    act: str = "_turn"
+
+
+SECONDS, SHARES, SMALL_SHARES, EITHER = (0.05, 0.5, 3.0), (0.2, 0.5, 1.0), (0.1, 0.5, 1.0), (0.0, 1.0)
+KINDS: Final[dict[str, Kind]] = {
+    # Killed and started again after the length; stopped for a while; with its machine, so that its clock stands still;
+    # stopped gracefully and started again after the length.
+    "crash": Kind(_process, act="_kill"),
+    "pause": Kind(_process, act="_freeze"),
+    "suspend": Kind(_process, act="_freeze"),
+    "restart": Kind(_process, act="_restart"),
+    # ``a>b``: nothing passes either way, or from a to b; connections break; messages take so many seconds more.
+    "partition": Kind(_link, act="_partition"),
+    "half_open": Kind(_link, act="_half_open"),
+    "reset": Kind(_link, act="_reset"),
+    "slow_link": Kind(_link, SECONDS, act="_slow_link"),
+    # The broker is gone; takes everything and delivers nothing; a share of its messages is lost, repeated, overtaken;
+    # each takes up to so many seconds more.
+    "broker_kill": Kind(_broker, applies=_with_broker, act="_kill"),
+    "broker_deaf": Kind(_broker, applies=_with_broker),
+    "frame_loss": Kind(_broker, SMALL_SHARES, _brokered),
+    "frame_repeat": Kind(_broker, SMALL_SHARES, _brokered),
+    "frame_reorder": Kind(_broker, SMALL_SHARES, _brokered),
+    "frame_delay": Kind(_broker, SECONDS, _brokered),
+    # The store refuses; takes seconds for each call; a share of its calls fails; of its receives find nothing though
+    # there is something; of its receives, puts and settlements are carried out and the answer is lost. The own store is
+    # down with its bridge, and never wrong about what it holds.
+    "store_down": Kind(_store, applies=_elsewhere, act="_store_down"),
+    "store_slow": Kind(_store, (0.5, 3.0, 9.0, 15.0)),
+    "store_errors": Kind(_store, SHARES),
+    "false_empty": Kind(_store, SHARES, _elsewhere),
+    "receive_unknown": Kind(_store, SHARES),
+    "put_unknown": Kind(_store, SHARES),
+    "settle_unknown": Kind(_store, SHARES),
+    # A share of the triggers vanish though they were acknowledged; the producer dies after its next put, before it
+    # publishes.
+    "trigger_dropped": Kind(_first_bridge, SMALL_SHARES, _elsewhere),
+    "killed_before_publish": Kind(_producer, applies=_elsewhere, act="_killed_before_publish"),
+    # A key is revoked, and replaced after the length (1: replaced first, and revoked then); the next one, or with 1 a
+    # token, ends by itself half-way to it; what a process may is taken from it; the bridge's access file is damaged
+    # (1: gone), while what it said last holds.
+    "key_revoked": Kind(_key_holder, EITHER, _keys, "_key_revoked"),
+    "key_expires": Kind(_key_holder, EITHER, _keys, "_key_expires"),
+    "grants_shrunk": Kind(_key_holder, applies=_keys, act="_grants_shrunk"),
+    "access_broken": Kind(_first_bridge, EITHER, _keys, "_access_broken"),
+    # The loop of a bridge stands still; all but one are killed, and started again after the length; a share of the
+    # words between them is lost, said twice; each comes up to so many seconds late.
+    "stall": Kind(_bridge, applies=_several, act="_freeze"),
+    "others_killed": Kind(_bridge, applies=_several, act="_kill_others"),
+    "word_loss": Kind(_broker, SMALL_SHARES, _several),
+    "word_repeat": Kind(_broker, SMALL_SHARES, _several),
+    "word_delay": Kind(_broker, (0.5, 3.0, 10.0), _several),
+    # A share of the starts fail at once; of those started end, or hang, before their listener has a session; each takes
+    # seconds more.
+    "start_fails": Kind(_scaler, SHARES, _scaled),
+    "start_dies": Kind(_scaler, SHARES, _scaled),
+    "start_hangs": Kind(_scaler, SHARES, _scaled),
+    "start_slow": Kind(_scaler, (1.0, 5.0, 15.0), _scaled),
+    # A share of a process's calls to something else raises: stores, channels, observers, hooks, actuators.
+    "exception": Kind(_caller, (0.02, 0.2, 1.0), act="_exception"),
+}
+
+
+def draw_faults(plan: Plan, chance: random.Random) -> list[Fault]:
+    """Draw the faults of one run, in the order of their beginnings; all begin in the phase with faults.
+
+    Exceptions are drawn after all others, which are what they would be without.
+    """
+    kinds = [kind for kind in plan.faults if KINDS[kind].applies(plan)]
+    others = [kind for kind in kinds if kind != "exception"]
+    calls = [kind for kind in kinds if kind == "exception"]
+    drawn = [*_drawn(others, plan.fault_gap_s, plan, chance), *_drawn(calls, 2 * plan.fault_gap_s, plan, chance)]
+    return sorted(drawn, key=lambda fault: fault.at_s)
+
+
+def _drawn(kinds: list[str], gap_s: float, plan: Plan, chance: random.Random) -> list[Fault]:
+    drawn: list[Fault] = []
+    at = 0.0
+    while kinds:
+        at += chance.expovariate(1.0 / gap_s)
+        if at >= plan.faulty_s:
+            break
+        name = _one(kinds, chance)
+        kind = KINDS[name]
+        length = min(chance.expovariate(1.0 / plan.fault_length_s), plan.fault_length_s * 5)
+        if name == "stall":
+            length = _one(STALLS_S, chance)
+        target = kind.target(plan, chance)
+        value = chance.choice(kind.values) if kind.values else 0.0
+        drawn.append(Fault(round(at, 3), name, target, round(length, 3), value))
+    return drawn
 
 
 class Faults:
@@ -67,10 +294,10 @@ class Faults:
         world = self._world
         if world.healed:
             return
-        world.emit(FaultBegan(world.kernel.now, fault.kind, fault.target, fault.value))
-        undo = self._do(fault)
+        world.emit("fault", fault.kind, fault.target, True)
+        undo: Undo | None = getattr(self, KINDS[fault.kind].act)(fault)
         if undo is None:
-            world.emit(FaultEnded(world.kernel.now, fault.kind, fault.target))
+            world.emit("fault", fault.kind, fault.target, False)
             return
         world.reached(f"fault {fault.kind}")
         self._numbers += 1
@@ -83,23 +310,19 @@ class Faults:
         if fault is None or undo is None:
             return
         undo()
-        self._world.emit(FaultEnded(self._world.kernel.now, fault.kind, fault.target))
+        self._world.emit("fault", fault.kind, fault.target, False)
         self._fleet.witness()
 
-    def _do(self, fault: Fault) -> Undo | None:
-        """Do it; return what takes it back, or None where there was nothing to do it to."""
-        turned = _KNOBS.get(fault.kind)
-        if turned is not None:
-            return self._turn(turned, fault.value or 1.0)
-        return _ACTS[fault.kind](self, fault)
+    def _turn(self, fault: Fault) -> Undo:
+        return self._turned(fault.kind, fault.value)
 
     def _exception(self, fault: Fault) -> Undo:
-        return self._turn(knob(fault.target), fault.value or 1.0)
+        return self._turned(knob(fault.target), fault.value)
 
-    def _turn(self, name: str, value: float) -> Undo:
-        trouble = self._world.trouble
-        trouble.begin(name, value)
-        return lambda: trouble.end(name, value)
+    def _turned(self, name: str, value: float) -> Undo:
+        trouble, level = self._world.trouble, value or 1.0
+        trouble.begin(name, level)
+        return lambda: trouble.end(name, level)
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
@@ -198,13 +421,13 @@ class Faults:
         ports, process.ports = process.ports, {}
         for end in list(process.connections):
             end.pipe.push(Lost("connection reset"))
-        world.trouble.begin("down", 1.0)
-        world.emit(StoreDown(world.kernel.now, "it refuses"))
+        mend = self._turn(fault)
+        world.emit("store", False)
 
         def undo() -> None:
             process.ports = ports
-            world.trouble.end("down", 1.0)
-            world.emit(StoreUp(world.kernel.now))
+            mend()
+            world.emit("store", True)
 
         return undo
 
@@ -235,26 +458,3 @@ class Faults:
     def _access_broken(self, fault: Fault) -> Undo | None:
         desk = self._world.desk
         return None if desk is None else desk.damage(gone=fault.value > 0)
-
-
-_ACTS: Final[dict[str, Callable[[Faults, Fault], Undo | None]]] = {
-    "exception": Faults._exception,
-    "crash": Faults._kill,
-    "broker_kill": Faults._kill,
-    "restart": Faults._restart,
-    "pause": Faults._freeze,
-    "suspend": Faults._freeze,
-    "stall": Faults._freeze,
-    "others_killed": Faults._kill_others,
-    "partition": Faults._partition,
-    "half_open": Faults._half_open,
-    "reset": Faults._reset,
-    "slow_link": Faults._slow_link,
-    "store_down": Faults._store_down,
-    "killed_before_publish": Faults._killed_before_publish,
-    "key_revoked": Faults._key_revoked,
-    "key_expires": Faults._key_expires,
-    "grants_shrunk": Faults._grants_shrunk,
-    "access_broken": Faults._access_broken,
-}
-"""By kind, besides those that turn a knob: what does it."""

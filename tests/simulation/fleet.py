@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.events import ProcessPaused, ProcessResumed, StoreDown, StoreUp
 from tests.simulation.process import Process
 from tests.simulation.scaler import ScalerHost, Started, VirtualActuator
 from tests.simulation.servers import BridgeServer, Disk, StoreHost, serve_broker, serve_store
@@ -127,9 +126,9 @@ class Fleet:
         if process is None or process.paused:
             return None
         process.pause(suspended=suspended)
-        self._world.emit(ProcessPaused(self._world.kernel.now, name, suspended))
+        self._world.emit("stands", name, True, suspended)
         if name == self._world.store_host:
-            self._world.emit(StoreDown(self._world.kernel.now, "its process stands still"))
+            self._world.emit("store", False)
         return process
 
     def resume(self, process: Process) -> None:
@@ -138,9 +137,9 @@ class Fleet:
             return
         name = process.host.name
         process.resume()
-        self._world.emit(ProcessResumed(self._world.kernel.now, name))
+        self._world.emit("stands", name, False, False)
         if name == self._world.store_host:
-            self._world.emit(StoreUp(self._world.kernel.now))
+            self._world.emit("store", True)
 
     def witness(self) -> None:
         """Have every worker's state told where it has changed."""

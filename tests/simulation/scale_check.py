@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from tests.simulation import events as e
 from tests.simulation.plan import Plan
 from tests.simulation.promise import PATH_S, Promise
 from tests.simulation.wake_check import WakeCheck
@@ -26,25 +25,23 @@ SAID_S: Final = 0.5
 class _Scaler:
     """One scaler: its workers that live, and when it started some."""
 
-    __slots__ = ("hosts", "living", "room", "started", "up")
+    __slots__ = ("hosts", "living", "started")
 
     def __init__(self, hosts: list[str]) -> None:
         self.hosts = hosts
-        self.up = False
         self.living: dict[str, bool] = {}
         """By host, whether it was told to end or lost its scaler."""
         self.started: deque[float] = deque()
-        self.room: e.ScalerRoom | None = None
 
 
 class ScaleCheck:
-    """Feed it what happens; ``violations`` is shared. ``started`` and ``most`` are figures: starts, and at once.
+    """Feed it what happens; ``violations`` is shared.
 
     ``wake`` measures how long counts are waited for. Times never go back.
     """
 
     def __init__(self, plan: Plan, bounds: Promise, violations: list[str]) -> None:
-        self.started = self.most = self.ends = self.zeros = 0
+        self.started = self.ends = self.zeros = 0
         prompt = bounds.prompt_s + plan.start_s[1] + PATH_S
         self.counts = WakeCheck(msgspec.structs.replace(bounds, prompt_s=math.inf), violations, "count or receive")
         self.receives = WakeCheck(msgspec.structs.replace(bounds, wake_s=math.inf, prompt_s=prompt), violations)
@@ -70,53 +67,48 @@ class ScaleCheck:
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
-    def up(self, event: e.ProcessUp) -> None:
+    def up(self, at: float, process: str) -> None:
         """A process began."""
-        if event.process in self._scalers:
-            self._scalers[event.process].up = True
-            return
-        name = self._of.get(event.process)
+        name = self._of.get(process)
         if name is None:
             return
         scaler, plan = self._scalers[name], self._plan
-        scaler.living[event.process] = False
-        scaler.started.append(event.at)
-        while scaler.started[0] <= event.at - RATE_S:
+        scaler.living[process] = False
+        scaler.started.append(at)
+        while scaler.started[0] <= at - RATE_S:
             scaler.started.popleft()
         kept = sum(not lost for lost in scaler.living.values())
         self.started += 1
-        self.most = max(self.most, kept)
         if kept > plan.workers:
-            self._broken(event, "Z1", f"{name}: {kept} workers run; promised {plan.workers} at most")
+            self._broken(at, "Z1", f"{name}: {kept} workers run; promised {plan.workers} at most")
         if len(scaler.started) > plan.start_rate:
             self._broken(
-                event, "Z2", f"{name}: {len(scaler.started)} starts in a second; promised {plan.start_rate} at most"
+                at, "Z2", f"{name}: {len(scaler.started)} starts in a second; promised {plan.start_rate} at most"
             )
 
-    def down(self, event: e.ProcessDown) -> None:
+    def down(self, at: float, process: str) -> None:
         """A process is gone."""
-        self._still.discard(event.process)
-        scaler = self._scalers.get(event.process)
+        self._still.discard(process)
+        scaler = self._scalers.get(process)
         if scaler is not None:
             # Its workers hear of it; the next scaler of this machine counts only its own (Z4).
-            scaler.up, scaler.room = False, None
             scaler.started.clear()
             for host in scaler.living:
                 scaler.living[host] = not self._plan.outlive
-            self._gone(event.at, event.process)
+            self._gone(at, process)
             return
-        name = self._of.get(event.process)
+        name = self._of.get(process)
         if name is not None:
-            self._scalers[name].living.pop(event.process, None)
+            self._scalers[name].living.pop(process, None)
 
-    def asked(self, event: e.EndAsked) -> None:
+    def asked(self, at: float, scaler: str, worker: str, all_: bool, busy_since: float | None) -> None:
         """A scaler ends a worker."""
         self.ends += 1
-        if event.busy_since is not None and not event.all and event.at - event.busy_since > SAID_S:
+        if busy_since is not None and not all_ and at - busy_since > SAID_S:
             self._broken(
-                event,
+                at,
                 "Z2",
-                f"{event.scaler} ended {event.worker}, where a handler had been running since {event.busy_since:.3f} s;"
+                f"{scaler} ended {worker}, where a handler had been running since {busy_since:.3f} s;"
                 " promised is that no worker is ended to save while it holds a message",
             )
 
@@ -139,16 +131,13 @@ class ScaleCheck:
                     f" promised {self._plan.kept}"
                 )
 
-    def room(self, event: e.ScalerRoom) -> None:
-        """A scaler can count and start, or cannot."""
-        live = event.live and event.reaches_store
-        self.counts.room(event.at, event.scaler, event.queue, live and event.free > 0)
-        self.receives.room(event.at, event.scaler, event.queue, live and event.free + event.coming > 0)
+    def room(self, at: float, scaler: str, queue: str, able: bool, free: int, coming: int) -> None:
+        self.counts.room(at, scaler, queue, able and free > 0)
+        self.receives.room(at, scaler, queue, able and free + coming > 0)
 
-    def level(self, event: e.LevelChanged) -> None:
-        """So many can be received now."""
-        self.counts.level(event.at, event.queue, event.visible)
-        self.receives.level(event.at, event.queue, event.visible)
+    def level(self, at: float, queue: str, visible: int) -> None:
+        self.counts.level(at, queue, visible)
+        self.receives.level(at, queue, visible)
 
     def received(self, at: float, queue: str) -> None:
         """A receive began."""
@@ -184,5 +173,5 @@ class ScaleCheck:
         self.counts.gone(at, process)
         self.receives.gone(at, process)
 
-    def _broken(self, event: e.Event, rule: str, text: str) -> None:
-        self._violations.append(f"{rule} at {event.at:.3f} s {text}")
+    def _broken(self, at: float, rule: str, text: str) -> None:
+        self._violations.append(f"{rule} at {at:.3f} s {text}")

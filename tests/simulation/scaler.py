@@ -15,7 +15,6 @@ from queuebell.listeners.scaling.actuators.base import NotSeen, ProcessEvents, S
 from queuebell.listeners.scaling.queue_scaler import QueueScaler
 from queuebell.listeners.scaling.scaler import Scaler
 from queuebell.listeners.work.starter import BUSY, READY, ScalerLink, WorkerStatus
-from tests.simulation.events import EndAsked, ScalerRoom
 from tests.simulation.exceptions import Exceptions
 from tests.simulation.store_calls import RemoteStore
 from tests.simulation.worker import Worker, way_to_bridge
@@ -166,9 +165,7 @@ class VirtualActuator:
     def _note_end(self, started: Started) -> None:
         world, worker = self._world, started.worker
         since = None if worker is None else worker.handling.oldest()
-        world.emit(
-            EndAsked(world.kernel.now, self._process.host.name, started.process.host.name, self._stopping(), since)
-        )
+        world.emit("end_asked", self._process.host.name, started.process.host.name, self._stopping(), since)
 
     def _stopping(self) -> bool:
         scaler = self.fleet.scalers.get(self._process.host.name)
@@ -377,4 +374,4 @@ class ScalerHost:
         stands = (not self.stopping, processes.free(process.loop.time()), processes.coming, reaches)
         if stands != self._stands:
             self._stands = stands
-            world.emit(ScalerRoom(world.kernel.now, name, self.queue, *stands))
+            world.emit("scaler_room", name, self.queue, *stands)

@@ -33,7 +33,6 @@ from queuebell.bridge.triggers.attachment import Attachment
 from queuebell.bridge.triggers.cluster import BrokerClusterLink
 from tests.simulation.access import WatchedFile, WatchedSessions, open_access
 from tests.simulation.broker import BrokerServer, SimulatedBroker
-from tests.simulation.events import Audited, BridgeDown, BridgeUp, SessionMoved, StoreDown, StoreUp
 from tests.simulation.exceptions import Exceptions
 from tests.simulation.process import Process
 from tests.simulation.store_calls import DoorServer, EngineStore, StoreServer
@@ -172,7 +171,7 @@ class BridgeServer:
 
     async def _serve(self, access: WatchedFile | None) -> None:
         world, process, bridge, plan = self._world, self._process, self.bridge, self._world.plan
-        world.emit(BridgeUp(world.kernel.now, self.boot))
+        world.emit("bridge", self.boot, True)
         await bridge.start()
         bridge.subscribe(self._exceptions.hear("a subscriber"))
         if plan.store == "own":
@@ -204,7 +203,7 @@ class BridgeServer:
         if plan.store == "own":
             self._store_server = StoreServer(world, process, bridge.store, self.boot, access)
             self._store_server.listen()
-            world.emit(StoreUp(world.kernel.now))
+            world.emit("store", True)
         elif plan.doors:
             self._door = DoorServer(process, bridge)
         await self._stop.wait()
@@ -237,8 +236,8 @@ class BridgeServer:
         """Tell that it is gone, however it went."""
         world = self._world
         if world.plan.store == "own":
-            world.emit(StoreDown(world.kernel.now, "its bridge is down"))
-        world.emit(BridgeDown(world.kernel.now, self.boot))
+            world.emit("store", False)
+        world.emit("bridge", self.boot, False)
 
     def _fact(self, fact: Fact) -> None:
         world = self._world
@@ -250,13 +249,13 @@ class BridgeServer:
             world.reached("carried messages handed back")
         elif isinstance(fact, AuditFound):
             world.reached("audit found work")
-            world.emit(Audited(world.kernel.now, fact.queue, fact.visible))
+            world.emit("audited", fact.queue, fact.visible)
         elif isinstance(fact, DuplicateDropped):
             world.reached("duplicate trigger")
         elif isinstance(fact, SettledByPeer):
             world.reached(f"mark forgiven by {fact.by}")
         elif isinstance(fact, SessionClosed) and world.plan.bridges > 1 and fact.reason == ELSEWHERE:
-            world.emit(SessionMoved(world.kernel.now, fact.listener))
+            world.emit("session_moved", fact.listener)
         elif isinstance(fact, ActedLate):
             world.reached("acted for the one before")
 
@@ -350,7 +349,7 @@ class StoreHost:
 async def serve_store(world: World, process: Process, store: StoreHost) -> None:
     """Answer until the process ends."""
     StoreServer(world, process, store).listen()
-    world.emit(StoreUp(world.kernel.now))
+    world.emit("store", True)
     await asyncio.get_running_loop().create_future()
 
 

@@ -36,7 +36,6 @@ from queuebell.bridge.queues.base import (
     new_messages,
     refuse_connection,
 )
-from tests.simulation.events import CountBegan, Deleted, ReceiveAnswered, ReceiveBegan, StoreReceived
 from tests.simulation.network import Lost
 
 if TYPE_CHECKING:
@@ -85,14 +84,12 @@ class StoreServer:
     def _accept(self, end: End) -> None:
         end.hear = lambda request: self._begin(end, request)
 
-    def _begin(self, end: End, request: tuple[str, str, tuple[Any, ...], int, str | None]) -> None:
+    def _begin(self, end: End, request: tuple[str, str, tuple[Any, ...], str | None]) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(end, *request), name=f"store {request[0]}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(
-        self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], call: int, key: str | None
-    ) -> None:
+    async def _serve(self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], key: str | None) -> None:
         trouble, draw = self._world.trouble, self._draw
         if self._access is not None:
             verb = _VERBS[operation]
@@ -101,11 +98,11 @@ class StoreServer:
                 end.send((NotAllowed(refusal, "the key is not known, or does not grant this"), self._boot))
                 end.close()
                 return
-        slow = trouble["slow"]
+        slow = trouble["store_slow"]
         before = slow > 0 and draw() < 0.5
         if before:
             await asyncio.sleep(slow)
-        errors = trouble["errors"]
+        errors = trouble["store_errors"]
         if (errors and draw() < errors) or (self.draining and operation == "put"):
             end.send(StoreUnavailable("the store is in trouble"))
             end.close()
@@ -114,7 +111,7 @@ class StoreServer:
             answer: object = await self._operations[operation](queue, *arguments)
         except StoreError as error:
             answer = error
-        self._tell(operation, queue, answer, call)
+        self._tell(queue, answer)
         if slow > 0 and not before:
             await asyncio.sleep(slow)
         unknown = trouble[f"{operation}_unknown"]
@@ -122,14 +119,14 @@ class StoreServer:
             end.send((answer, self._boot))
         end.close()
 
-    def _tell(self, operation: str, queue: str, answer: object, call: int) -> None:
+    def _tell(self, queue: str, answer: object) -> None:
         world = self._world
         if isinstance(answer, Received):
-            world.emit(StoreReceived(world.kernel.now, queue, call, len(answer.messages)))
+            world.emit("store_received", queue, len(answer.messages))
         elif isinstance(answer, Settling):
             deleted = sum(1 for each in answer.delete if each.ok)
             if deleted:
-                world.emit(Deleted(world.kernel.now, queue, deleted))
+                world.emit("deleted", queue, deleted)
 
 
 class DoorServer:
@@ -144,9 +141,7 @@ class DoorServer:
     def _accept(self, end: End) -> None:
         end.hear = lambda request: self._begin(end, *request)
 
-    def _begin(
-        self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], call: int, key: str | None
-    ) -> None:
+    def _begin(self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], key: str | None) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(end, operation, queue, arguments), name="door")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -203,12 +198,12 @@ class RemoteStore:
     ) -> Received:
         """Take up to ``limit`` messages; leases are rounded up to whole seconds."""
         world = self._world
-        call = world.next_call()
+        world.receives += 1
         worker, began = self._process.host.name, world.kernel.now
-        world.emit(ReceiveBegan(began, worker, queue, call, limit))
+        world.emit("receive_began", worker, queue, limit)
         outcome, count = "unknown", 0
         try:
-            answer = cast(Received, await self._call("receive", queue, limit, _whole(visibility_s), call=call))
+            answer = cast(Received, await self._call("receive", queue, limit, _whole(visibility_s)))
             count = len(answer.messages)
             outcome = "found" if count else "empty"
             if count < limit or (answer.depth is not None and not answer.depth.visible):
@@ -224,9 +219,7 @@ class RemoteStore:
             raise
         finally:
             if self._process.up:
-                world.emit(
-                    ReceiveAnswered(world.kernel.now, worker, queue, call, began, outcome, count, source or "none")  # type: ignore[arg-type]
-                )
+                world.emit("receive_answered", worker, queue, outcome, count, source or "none")
         return answer
 
     def _left_nothing(self, queue: str, began: float) -> None:
@@ -240,9 +233,10 @@ class RemoteStore:
     async def depth(self, queue: str) -> Depth | None:
         """Count, as a scaler does."""
         world = self._world
+        world.receives += 1
         began = world.kernel.now
-        world.emit(CountBegan(began, self._process.host.name, queue))
-        found = cast("Depth | None", await self._call("depth", queue, call=world.next_call()))
+        world.emit("count_began", self._process.host.name, queue)
+        found = cast("Depth | None", await self._call("depth", queue))
         if found is None or not found.visible:
             self._left_nothing(queue, began)
         return found
@@ -265,16 +259,16 @@ class RemoteStore:
         """Take no more calls."""
         self._closed = True
 
-    async def _call(self, operation: str, queue: str, *arguments: object, call: int = 0) -> object:
+    async def _call(self, operation: str, queue: str, *arguments: object) -> object:
         if self._closed:
             raise Closed("the store is closed")
         if self._failover is None:
-            return await self._ask(self._hosts[0], operation, queue, arguments, call)
+            return await self._ask(self._hosts[0], operation, queue, arguments)
         loop = asyncio.get_running_loop()
         told: StoreError | None = None
         for host in self._failover.round(loop.time()):
             try:
-                answer = await self._ask(host, operation, queue, arguments, call)
+                answer = await self._ask(host, operation, queue, arguments)
             except (StoreUnavailable, UnknownOutcome) as error:
                 told = error
                 done = Outcome.UNKNOWN if isinstance(error, UnknownOutcome) else Outcome.NOT_DONE
@@ -288,9 +282,9 @@ class RemoteStore:
                 return answer
         raise told or StoreUnavailable("nobody could be asked")
 
-    async def _ask(self, host: str, operation: str, queue: str, arguments: tuple[object, ...], call: int) -> object:
+    async def _ask(self, host: str, operation: str, queue: str, arguments: tuple[object, ...]) -> object:
         end = self._world.network.open(self._process, host, PORT)
-        end.send((operation, queue, arguments, call, self._credential and self._credential.secret()))
+        end.send((operation, queue, arguments, self._credential and self._credential.secret()))
         try:
             async with asyncio.timeout(CALL_S):
                 answer = await end.receive()

@@ -11,7 +11,7 @@ from queuebell.bridge.core.cluster.coordinator import Coordinator
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.bridge.triggers.republishing import Republisher
 from tests.exploration.cluster import mutants
-from tests.simulation.fault import CLUSTER_KINDS, Fault, draw_faults
+from tests.simulation.faults import CLUSTER_KINDS, Fault, draw_faults
 from tests.simulation.kernel import Kernel
 from tests.simulation.plan import PRESETS, Plan
 from tests.simulation.run import run

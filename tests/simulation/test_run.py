@@ -14,9 +14,8 @@ from queuebell.bridge.access.keys import Access, AccessList, Identity
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from tests.exploration import mutants
 from tests.simulation import recorded, servers
-from tests.simulation.fault import CALL_KINDS, CLUSTER_KINDS, SCALE_KINDS, Fault, draw_faults
+from tests.simulation.faults import CALL_KINDS, CLUSTER_KINDS, SCALE_KINDS, Fault, draw_faults
 from tests.simulation.kernel import Kernel
-from tests.simulation.outcome import Outcome
 from tests.simulation.plan import PRESETS, Plan
 from tests.simulation.planted import (
     CarriesBeyondCapacity,
@@ -27,7 +26,7 @@ from tests.simulation.planted import (
     TrustsEachFlush,
     WakesNobody,
 )
-from tests.simulation.run import run
+from tests.simulation.run import Outcome, run
 from tests.support.command import ROOT, environment
 
 SEEDS = 1008

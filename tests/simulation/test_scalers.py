@@ -23,11 +23,10 @@ from queuebell.listeners.scaling.processes import Processes
 from queuebell.listeners.scaling.queue_scaler import QueueScaler
 from queuebell.listeners.scaling.scaled_queue import ScaledQueue
 from queuebell.listeners.scaling.scaler import Scaler
-from tests.simulation.fault import SCALE_KINDS, Fault, draw_faults
+from tests.simulation.faults import SCALE_KINDS, Fault, draw_faults
 from tests.simulation.kernel import Kernel
-from tests.simulation.outcome import Outcome
 from tests.simulation.plan import PRESETS, Plan
-from tests.simulation.run import run
+from tests.simulation.run import Outcome, run
 
 PLANS = ("own-wire", "own-broker", "elsewhere-wire", "elsewhere-broker", "elsewhere-vague", "own-queues")
 CHUNK = 24

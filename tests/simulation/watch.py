@@ -13,7 +13,6 @@ from queuebell.bridge.core.commands import Command
 from queuebell.bridge.core.pending_work import PendingWork
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.bridge.observe.facts import DuplicateDropped, SettledByPeer
-from tests.simulation.events import CoverHeard, Marked, MarkedBy, MarkForgiven, Triggered
 
 if TYPE_CHECKING:
     from tests.simulation.process import Host
@@ -27,7 +26,6 @@ _BORN = (0, False)
 
 def watched(world: World, host: Host) -> type[WakeScheduler]:
     """Return the world's rules, watched on a host."""
-    kernel = world.kernel
 
     class Watched(world.scheduler):  # type: ignore[name-defined,misc]
         """Tells triggers, covers and marks."""
@@ -58,17 +56,17 @@ def watched(world: World, host: Host) -> type[WakeScheduler]:
                 or event.id in self.__dict__.pop("_born_forgiven", ())
                 or any(isinstance(fact, DuplicateDropped) for fact in self.dispatch.facts[facts:])
             )
-            world.emit(Triggered(kernel.now, queue, before, work.gen, merged))
+            world.emit("triggered", queue, before, work.gen, merged)
 
         def frame(self, now: float, number: int, frame: UpFrame) -> None:
             """Tell covers, also those that a heartbeat repeats."""
             if isinstance(frame, EmptyReceive):
                 if self.coordinator is None or frame.boot == self.boot:
-                    world.emit(CoverHeard(kernel.now, frame.queue, frame.boot, frame.gen))
+                    world.emit("cover_heard", frame.queue, frame.boot, frame.gen)
             elif isinstance(frame, ListenerHeartbeat):
                 for queue, beat in frame.queues.items():
                     if beat.covered:
-                        world.emit(CoverHeard(kernel.now, queue, self.boot, beat.covered))
+                        world.emit("cover_heard", queue, self.boot, beat.covered)
             if world.desk is not None:
                 world.desk.used(number)
             super().frame(now, number, frame)
@@ -93,13 +91,8 @@ def watched(world: World, host: Host) -> type[WakeScheduler]:
                 stands = (work.gen, work.dirty)
                 if told.get(queue, _BORN) != stands:
                     told[queue] = stands
-                    if self.coordinator is None:
-                        world.emit(Marked(kernel.now, queue, work.gen, work.dirty))
-                    else:
-                        paid = any(
-                            isinstance(fact, SettledByPeer) and fact.queue == queue for fact in self.dispatch.facts
-                        )
-                        world.emit(MarkedBy(kernel.now, queue, work.gen, work.dirty, self.boot, paid))
+                    paid = any(isinstance(fact, SettledByPeer) and fact.queue == queue for fact in self.dispatch.facts)
+                    world.emit("marked", queue, self.boot, work.gen, work.dirty, paid)
             commands: list[Command] = super().commands()
             return commands
 
@@ -120,7 +113,7 @@ def _watch_turns(world: World, host: Host, boot: str, turns: Coordinator, schedu
     """By queue and name, None for marks that none can be told by: when the newest was made."""
 
     def told(queue: str, by: Literal["name", "time", "cover"], at: float) -> None:
-        world.emit(MarkForgiven(kernel.now, queue, boot, by, at, world.emptied.get(queue, -math.inf)))
+        world.emit("forgiven", queue, boot, by, at, world.emptied.get(queue, -math.inf))
 
     def noted(work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
         of_queue = made.setdefault(work.queue, {})

@@ -14,7 +14,6 @@ from queuebell.listeners.wake.table import State
 from queuebell.listeners.work.dequeue import Dequeue
 from queuebell.listeners.work.starter import ScalerLink, WorkerStatus
 from tests.simulation.broker import SimulatedChannel
-from tests.simulation.events import ListenerIdle, ListenerRoom
 from tests.simulation.exceptions import Exceptions
 from tests.simulation.process import Process
 from tests.simulation.store_calls import RemoteStore
@@ -136,7 +135,7 @@ class Worker:
         world, process = self._world, self._process
         if not process.up:
             return
-        at, worker = world.kernel.now, process.host.name
+        worker = process.host.name
         reaches = world.reaches_store(worker)
         if world.plan.pool:
             pool = self.listener.state().pool
@@ -152,10 +151,10 @@ class Worker:
             )
             if self._rooms.get(queue) != stands:
                 self._rooms[queue] = stands
-                world.emit(ListenerRoom(at, worker, queue, *stands))
+                world.emit("room", worker, queue, *stands)
             idle = dequeue.controller.state is State.IDLE
             if idle != self._idle.get(queue, False):
                 self._idle[queue] = idle
                 if idle:
                     woken, empty = self.listener.woken.get(queue), self.store.emptied.get(queue)
-                    world.emit(ListenerIdle(at, worker, queue, woken, empty))
+                    world.emit("idle", worker, queue, woken, empty)

@@ -12,15 +12,6 @@ from queuebell.bridge.producer.publishing_queue import PublishingQueue
 from queuebell.bridge.queues.base import Capabilities, NewMessage, PutReceipt, QueueStore
 from queuebell.listeners.handler import Message
 from tests.simulation.broker import SimulatedBroker, SimulatedBus
-from tests.simulation.events import (
-    HandlerBegan,
-    HandlerEnded,
-    Published,
-    PutAcknowledged,
-    PutAttempted,
-    PutFailed,
-    PutUnknown,
-)
 from tests.simulation.plan import LOAD_FROM_S
 from tests.simulation.process import Process
 from tests.simulation.store_calls import RemoteStore
@@ -166,7 +157,7 @@ class Producer:
             NewMessage(b"%d/%d" % (number, batch.first + each), round(batch.delay_s * 1000))
             for each in range(batch.size)
         ]
-        world.emit(PutAttempted(world.kernel.now, *named, batch.delay_s))
+        world.emit("put", *named, "attempted")
         self.batch = batch
         try:
             if queue is None:
@@ -176,35 +167,35 @@ class Producer:
                     self._rings(self._ringer, batch.queue, b"")
             else:
                 await queue.put(batch.queue, bodies)
-                world.emit(Published(world.kernel.now, number, batch.queue, batch.size))
+                world.emit("published", number, batch.queue, batch.size)
         except (UnknownOutcome, Closed):
             self.unknown()
         except StoreError:
             self.batch = None
-            world.emit(PutFailed(world.kernel.now, *named))
+            world.emit("put", *named, "failed")
             return False
         return True
 
     def _rings(self, broker: SimulatedBroker, queue: str, body: bytes) -> None:
         broker.publish((_PREFIX, "trigger", *queue.split("/")), body)
-        self._world.emit(Published(self._world.kernel.now, self.number, queue, 1))
+        self._world.emit("published", self.number, queue, 1)
 
     def acknowledged(self) -> None:
         """The put under way was acknowledged."""
-        self._settled(PutAcknowledged)
+        self._settled("acknowledged")
 
     def unknown(self) -> None:
         """The outcome of the put under way will never be known."""
-        self._settled(PutUnknown)
+        self._settled("unknown")
 
-    def _settled(self, kind: type[PutAcknowledged | PutUnknown]) -> None:
+    def _settled(self, outcome: str) -> None:
         batch, world = self.batch, self._world
         if batch is None:
             return
         self.batch = None
         world.workload.next[self.number] += 1
-        world.emit(kind(world.kernel.now, self.number, batch.queue, batch.first, batch.size))
-        if kind is PutAcknowledged:
+        world.emit("put", self.number, batch.queue, batch.first, batch.size, outcome)
+        if outcome == "acknowledged":
             world.workload.acknowledged(self.number, batch.first, batch.size)
 
     def fall(self) -> None:
@@ -232,7 +223,7 @@ class Handling:
         world, plan, chance = self._world, self._world.plan, self._process.chance
         producer, number = (int(part) for part in message.body.split(b"/"))
         worker, queue = self._process.host.name, message.queue
-        world.emit(HandlerBegan(world.kernel.now, worker, queue, producer, number, message.attempt))
+        world.emit("handler_began", worker, queue, producer, number, message.attempt)
         outcome = "cancelled"
         self.running += 1
         name = producer << 32 | number
@@ -249,9 +240,7 @@ class Handling:
             self.running -= 1
             self._since.pop(name, None)
             if self._process.up:
-                world.emit(
-                    HandlerEnded(world.kernel.now, worker, queue, producer, number, outcome)  # type: ignore[arg-type]
-                )
+                world.emit("handler_ended", worker, queue, producer, number, outcome)
 
 
 def capabilities_of(world: World) -> Capabilities:

@@ -84,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_arguments(parser)
     args = parser.parse_args(argv)
-    if min(args.seeds, args.jobs, args.workers or 1) < 1 or args.first < 0 or (args.hours or 1) <= 0:
+    given = [args.seeds, args.jobs, args.workers, args.hours]
+    if min(number for number in given if number is not None) <= 0 or args.first < 0:
         parser.error("--seeds, --jobs, --workers and --hours must be more than 0, and --first 0 or more")
     if args.bridges > 1 and args.auth:
         parser.error("--bridges: several bridges ask for no keys here")

@@ -14,7 +14,7 @@ import msgspec
 
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from tests.simulation.access import Desk
-from tests.simulation.checks import Checks, Figures
+from tests.simulation.checks import Checks, Figures, rule_of
 from tests.simulation.cost_check import RESTART_WATCH_S
 from tests.simulation.faults import Fault, Faults, draw_faults
 from tests.simulation.fleet import Fleet
@@ -49,6 +49,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     story: list[str]
     figures: Figures
+
+    @property
+    def broken(self) -> set[str]:
+        """Return the rules that were broken."""
+        return {rule_of(line) for line in self.violations}
 
 
 class Story:

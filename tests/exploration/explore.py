@@ -58,14 +58,12 @@ class Exploration:
         self.result = Explored()
 
     def begin(self) -> World:
-        """Return the world at its beginning."""
         world = World(self.plan)
         world.calm = True
         return world
 
     @staticmethod
     def name(world: World) -> Hashable:
-        """Return what makes this moment what it is."""
         return key(world)
 
     def run(self) -> Explored:
@@ -115,7 +113,6 @@ class Exploration:
                 queue.append((into - 1, world.fork(), bad_since))
 
     def _waits(self, step: Step) -> bool:
-        """Whether nobody may count on it, so that time may pass before it."""
         return step[0] in self.faults or step[0] in self.unfair
 
     def _add(self, world: World, since: float | None, parent: tuple[int, Step] | None) -> int:
@@ -158,7 +155,6 @@ class Exploration:
 
 
 def narrate(world: World, steps: list[Step]) -> list[str]:
-    """Tell a story again, line by line, from the beginning of its world."""
     lines: list[str] = []
     for step in steps:
         lines.append(world.tell(step))
@@ -170,7 +166,6 @@ def narrate(world: World, steps: list[Step]) -> list[str]:
 
 
 def take(world: World, step: Step) -> None:
-    """Take a step, or let time pass."""
     if step == TIME:
         world.pass_time()
     else:

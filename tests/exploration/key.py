@@ -110,7 +110,6 @@ class Keys:
         self._walk(thing)
 
     def key(self) -> Hashable:
-        """Return the key."""
         out = self._out
         names = {gen: i for i, gen in enumerate(sorted({out[at] for at in self._gens}))}  # type: ignore[type-var]
         for at in self._gens:
@@ -225,5 +224,4 @@ def _intern(how: str) -> str:
 
 
 def key(world: World) -> Hashable:
-    """Return what makes this moment what it is."""
     return Keys(world.now, world).key()

@@ -30,7 +30,6 @@ D_S = DEAD_AFTER_BEATS * BEAT_S
 
 
 def half() -> float:
-    """Chance, without any."""
     return 0.5
 
 
@@ -43,7 +42,6 @@ class Pause:
         self.seconds = seconds
 
     def miss(self, draw: object) -> float:
-        """Return the pause."""
         return self.seconds
 
     def hit(self) -> None:
@@ -57,7 +55,6 @@ class Share:
         self.number = number
 
     def __call__(self) -> float:
-        """Return the share."""
         return self.number * 0.37 % 1.0
 
 
@@ -116,7 +113,6 @@ class Node:
             self.begin(BEGINNING_S)
 
     def begin(self, now: float) -> None:
-        """Start a new process."""
         self.alive, self.hung, self.stopping, self.said_bye, self.welcomed = True, False, False, False, False
         self.life += 1
         self.link, self.held, self.requests, self.beat_at = None, [], [], None
@@ -133,7 +129,6 @@ class Node:
         }  # fmt: skip
 
     def crash(self) -> None:
-        """End without a word."""
         self.alive = False
         self.held, self.requests, self.controllers, self.beat_at = [], [], {}, None
         if self.link is not None:
@@ -149,7 +144,6 @@ class Node:
             link.up.append(frame)
 
     def hello(self, now: float) -> None:
-        """Say who this is."""
         self.welcomed = False
         self.hello_at = now
         room = 0 if self.stopping else self.plan.capacity
@@ -161,7 +155,6 @@ class Node:
         self.say(Hello(instance=instance, listener=f"listener {self.number}", queues=queues, accept=accept))
 
     def hear(self, frame: DownFrame, now: float) -> None:
-        """Take a frame from the bridge."""
         if isinstance(frame, Welcome):
             self.welcomed = True
             self.beat_at = now if self.plan.beats else None
@@ -179,7 +172,6 @@ class Node:
                 self.controllers[queue].on_empty_receive(at)
 
     def unlinked(self, now: float) -> None:
-        """Notice that the session is gone."""
         self.link, self.welcomed = None, False
         if self.liveness is not None:
             self.liveness.lost(now)
@@ -231,7 +223,6 @@ class Node:
         self.beat_at = now + BEAT_S
 
     def perform(self, commands: list[Command], queue: str, now: float) -> None:
-        """Do what a controller says."""
         controller = self.controllers[queue]
         for command in commands:
             if isinstance(command, StartReceive):
@@ -243,7 +234,6 @@ class Node:
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def free(self, queue: str) -> int:
-        """Count the handler slots that are free."""
         return self.plan.capacity - sum(1 for held in self.held if held.queue == queue and held.running)
 
     def _hold(self, message: int, receipt: int, queue: str, lease_ends: float) -> Held:
@@ -309,7 +299,6 @@ class Node:
         return []
 
     def _lose(self, held: Held, now: float) -> None:
-        """The lease is gone, and the handler is cancelled."""
         self.held.remove(held)
         held.lost = True
         queue = held.queue
@@ -321,13 +310,11 @@ class Node:
         self.perform(self.controllers[queue].came_back(now, now + after if after > 0 else None), queue, now)
 
     def failed(self, request: Request, now: float, *, unknown: bool) -> None:
-        """Hear that a receive failed."""
         controller = self.controllers[request.queue]
         back_at = now + self.plan.visibility_s if unknown else None
         self.perform(controller.failed(now, request.rid, back_at), request.queue, now)
 
     def finish(self, held: Held, outcome: str, now: float) -> None:
-        """A handler ends."""
         held.running = False
         if outcome == "done":
             held.accept_at = None
@@ -340,7 +327,6 @@ class Node:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float | None:
-        """Return when this listener does something by itself."""
         times = [at for controller in self.controllers.values() if (at := controller.deadline()) is not None]
         times += [held.accept_at for held in self.held if held.accept_at is not None]
         if self.hung:
@@ -357,7 +343,6 @@ class Node:
         return at if at is None or not self.liveness.welcomed else max(at, self.liveness._alive_at + D_S)
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
         self._judge_bridge(now)
         for held in list(self.held):
             if self.hung and not held.running and held.lease_ends <= now:
@@ -388,7 +373,6 @@ class Node:
         return self.stopping and not self.held and not any(c.receives for c in self.controllers.values())
 
     def bye(self, now: float) -> None:
-        """Say bye with the leases that are left."""
         leases = {
             queue: lease_report(c.timers.returns(), now) for queue, c in self.controllers.items() if c.timers.returns()
         }

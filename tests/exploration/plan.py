@@ -114,7 +114,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gives_up_after_s(self) -> float:
-        """Return when a listener gives up a receive."""
         return self.periods.store_call_s if self.call_s is None else self.call_s
 
 
@@ -174,7 +173,6 @@ SILENT = Periods(sweep_s=0, heartbeat_s=1000.0)
 
 
 def small(name: str, **fields: object) -> Plan:
-    """Return a world small enough to be explored whole."""
     return Plan(**{"name": name, "settled": True, "beats": False, "periods": SILENT, **fields})  # type: ignore[arg-type]
 
 

@@ -109,7 +109,6 @@ class Store:
         self._touched: dict[str, list[int]] = {}
 
     def visible(self, queue: str) -> list[Message]:
-        """Return what a receive would find."""
         return [message for message in self.messages if message.queue == queue and message.state == VISIBLE]
 
     def waiting(self, queue: str, now: float) -> bool:
@@ -126,7 +125,6 @@ class Store:
         )
 
     def advance(self, now: float) -> None:
-        """Let time pass."""
         for message in self.messages:
             if message.state in (LEASED, DELAYED) and message.until <= now + TICK_S:
                 self._appear(message)
@@ -147,7 +145,6 @@ class Store:
         return found if found.receipt == receipt and found.state in (LEASED, VISIBLE, DELAYED) else None
 
     def put(self, ids: list[int], now: float) -> None:
-        """Put messages."""
         for number in ids:
             message = self.messages[number]
             if message.delay_s:
@@ -156,7 +153,6 @@ class Store:
                 self._appear(message)
 
     def execute(self, request: Request, now: float) -> None:
-        """Do what a caller asks."""
         if not self.own:
             self.advance(now)
         if request.kind == "receive":
@@ -251,7 +247,6 @@ class Store:
                 self._appear(held)
 
     def backlogs(self, now: float, *, all_queues: bool = False) -> list[Backlog]:
-        """Take how the queues touched since the last call stand."""
         if all_queues:
             for message in self.messages:
                 if message.state != UNPUT:
@@ -274,6 +269,5 @@ class Store:
         return out
 
     def restart(self) -> None:
-        """Lose what was not committed, and every answer."""
         self.calls, self.outcomes = [], []
         self._touched, self._rose = {}, {}

@@ -87,11 +87,9 @@ class _Play:
         world.calm = True
 
     def begins(self) -> None:
-        """Count from here."""
         self.began, self.fails, self.seen = self.world.now, True, []
 
     def until(self, end: float) -> None:
-        """Play until a moment."""
         world = self.world
         while world.now < end:
             # Each round what is on its way now arrives, unless something that arrived before has made it vain.

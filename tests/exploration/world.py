@@ -40,7 +40,6 @@ class Ids:
         self._given = 0
 
     def __call__(self) -> str:
-        """Return the next."""
         self._given += 1
         return f"id-{self._given - 1}"
 
@@ -91,11 +90,9 @@ class World:
         return self.plan.scheduler(f"{self.boots:032x}", self.plan.periods, half)
 
     def fork(self) -> bytes:
-        """Return this moment as bytes."""
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     def deadline(self) -> float | None:
-        """Return when something happens by itself next."""
         times = [self.scheduler.deadline(), self.store.next_due(self.now)]
         times += [node.deadline() for node in self.nodes if node.alive]
         times.append(self.publishes_at())
@@ -109,7 +106,6 @@ class World:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def do(self, step: Step) -> None:
-        """Take one step, and check what must hold in every state."""
         kind, what = step
         if kind in self.left and kind != "lose_down":
             self.left[kind] -= 1
@@ -352,7 +348,6 @@ class World:
     # -- the producer -----------------------------------------------------------------------------------------------
 
     def begin_producer(self, plan: Plan) -> None:
-        """Begin with nothing put."""
         self.triggers: list[tuple[str, float]] = []
         self.early: list[int] = []
         """Puts that were published and are not visible yet: a mutant's."""
@@ -360,7 +355,6 @@ class World:
         self.publishes: list[Publish] = []
 
     def publishes_at(self) -> float | None:
-        """Return when the producer tries again, if that is later than now."""
         at = None if self.publication is None else self.publication.deadline()
         return at if at is not None and at > self.now else None
 
@@ -548,7 +542,6 @@ class World:
     # -- what may happen ---------------------------------------------------------------------------------------------
 
     def steps(self, *, faults: bool = True) -> list[Step]:
-        """Return everything that can happen now, but for time that passes."""
         out: list[Step] = []
         plan, left = self.plan, self.left
         for message in self.messages:
@@ -640,7 +633,6 @@ class World:
             out.extend((kind, number) for kind in ("crash", "hang", "stop") if left[kind] and not node.said_bye)
 
     def tell(self, step: Step) -> str:
-        """Return a line about a step that is about to be taken."""
         kind, what = step
         about: object = ""
         if kind in ("up", "lose_up"):
@@ -656,7 +648,6 @@ class World:
     # -- properties --------------------------------------------------------------------------------------------------
 
     def able(self, queue: str) -> bool:
-        """Whether a living listener could take a message of this queue now."""
         return any(
             node.alive and not node.hung and not node.stopping and node.controllers[queue].available > 0
             for node in self.nodes
@@ -684,10 +675,8 @@ class World:
 
     @property
     def drained(self) -> bool:
-        """Whether every message was handled."""
         return all(message.state == GONE for message in self.messages)
 
 
 def load(state: bytes) -> World:
-    """Return the moment that `World.fork` kept."""
     return cast(World, pickle.loads(state))

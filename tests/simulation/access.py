@@ -95,11 +95,9 @@ class Desk:
     # -- for the processes --------------------------------------------------------------------------------------------
 
     def key_of(self, host: str) -> Callable[[], str]:
-        """Return what says which key a host has now."""
         return lambda: self._held[host]
 
     def credential(self, host: str) -> Credential:
-        """Return what a host shows over connections of its own."""
         return Credential(_HERE, self.key_of(host), {})
 
     def text(self) -> bytes:
@@ -164,7 +162,6 @@ class Desk:
         return undo
 
     def shrink(self, host: str) -> Undo | None:
-        """Grant a host something else instead of what it does."""
         if not self._begin(host):
             return None
         role = self._world.hosts[host].role
@@ -240,7 +237,6 @@ class Desk:
     # -- the truth ----------------------------------------------------------------------------------------------------
 
     def may_take(self, host: str, queue: str) -> bool:
-        """Say whether a host has a key now that lets it take from a queue."""
         return self._judge(self._held[host], Verb.TAKE, queue)[1]
 
     def judged(self, secret: str | None, verb: Verb, queues: Iterable[str], *, let_in: bool) -> None:
@@ -248,7 +244,6 @@ class Desk:
         self._tell(secret, verb, queues, let_in=let_in, always=not let_in)
 
     def opened(self, number: int, secret: str | None, queues: Sequence[str]) -> None:
-        """Hear that a session began, or says hello anew."""
         self._tell(secret, Verb.TAKE, queues, let_in=True, always=True)
         self._opened[number] = (secret or "", tuple(queues))
 
@@ -259,7 +254,6 @@ class Desk:
             self._tell(opened[0], Verb.TAKE, opened[1], let_in=True, always=False)
 
     def restarted(self) -> None:
-        """Hear that a bridge begins, whose sessions are numbered anew."""
         self._opened.clear()
 
     def _tell(self, secret: str | None, verb: Verb, queues: Iterable[str], *, let_in: bool, always: bool) -> None:
@@ -299,7 +293,6 @@ class _Issuer:
         """Nothing goes on unasked."""
 
     async def verify(self, token: str) -> Verified | None:
-        """Return whom a token names."""
         if self._draw() < _FETCHED:
             await asyncio.sleep(self._draw() * FETCH_S)
         return self._desk.token(token)
@@ -322,7 +315,6 @@ class WatchedFile(AccessWatch):
         return listed
 
     async def who(self, secret: str | None) -> Identity | None:
-        """Return who shows this."""
         if not secret or secret.startswith(PREFIX):
             return self.identify(secret or "")
         try:

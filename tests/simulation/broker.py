@@ -180,7 +180,6 @@ class SimulatedBroker:
         self._hears: dict[int, OnMessage] = {}
 
     async def connect(self, *, will: tuple[Topic, bytes] | None = None) -> None:
-        """Connect within 5 s. Raises `BusUnavailable`."""
         end = self._end = self._world.network.open(self._process, "broker", PORT)
         end.send(("connect", will if self.kind == "mqtt" else None))
         try:
@@ -195,7 +194,6 @@ class SimulatedBroker:
             self._end_with(str(end.lost))
 
     async def subscribe(self, pattern: Topic, hear: OnMessage, *, at_least_once: bool = False) -> None:
-        """Hear what is published from now on. Raises `BusUnavailable`."""
         number = self._number()
         self._hears[number] = hear
         await self._ask(number, REQUEST_S, "subscribe", number, pattern)
@@ -203,18 +201,15 @@ class SimulatedBroker:
     def publish(
         self, topic: Topic, payload: bytes, *, content_type: str | None = None, headers: Mapping[str, str] | None = None
     ) -> bool:
-        """Put one message on its way, at most once."""
         if self._reason is not None or self._end is None or len(self._end.pipe.held) >= PENDING_MAX:
             return False
         self._end.send(("publish", topic, payload, None))
         return True
 
     def writable(self) -> bool:
-        """Whether little enough is unsent."""
         return self._reason is None and self._end is not None and self._end.writable()
 
     async def request(self, topic: Topic, payload: bytes, *, headers: Mapping[str, str] | None = None) -> None:
-        """Bring one message to whoever listens. Raises `BusUnavailable`."""
         number = self._number()
         await self._ask(number, REQUEST_S, "request", number, topic, payload)
 
@@ -230,12 +225,10 @@ class SimulatedBroker:
         return loop.time() - began
 
     async def broken(self) -> str:
-        """Wait until it is known to be broken."""
         await self._ended.wait()
         return self._reason or ""
 
     async def close(self) -> None:
-        """Take leave."""
         if self._end is not None and self._reason is None:
             self._end.send(("leave",))
         self._end_with("closed")

@@ -75,7 +75,6 @@ def play(jobs: Iterable[Job], processes: int) -> Iterator[Played]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation",
         description=__doc__,
@@ -100,7 +99,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     both = "default both, in turn"
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"runs to play (default {SEEDS:,})")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the first seed (default 0)")

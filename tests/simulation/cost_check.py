@@ -67,7 +67,6 @@ class CostCheck:
         q.restart = None
 
     def receive(self, at: float, queue: str) -> None:
-        """A receive began."""
         q = self._queue(queue)
         self._lapse(at)
         if q.restart is not None:
@@ -86,7 +85,6 @@ class CostCheck:
             q.restart = None
 
     def bridge(self, at: float, up: bool) -> None:
-        """The bridge came or went."""
         self._lapse(at)
         if not up:
             calm = [q for q in self._queues.values() if at > self._calm_from(q)]
@@ -107,7 +105,6 @@ class CostCheck:
             self._down_at = None
 
     def finish(self, at: float) -> None:
-        """Judge what is still open."""
         self._lapse(at)
         self._end_all(at)
 
@@ -129,7 +126,6 @@ class CostCheck:
             self._end(at, queue, q)
 
     def _end(self, at: float, queue: str, q: _Queue) -> None:
-        """End a stretch of calm, if one is under way, and judge it."""
         length = at - self._calm_from(q)
         counted, q.counted = q.counted, 0
         if length <= 0:
@@ -156,7 +152,6 @@ class CostCheck:
         q.restart = None
 
     def _lapse(self, at: float) -> None:
-        """End the watch over a restart when its time is over."""
         if at < self._watch_until:
             return
         for q in self._queues.values():

@@ -26,7 +26,6 @@ AFTER: Final = 0.5
 
 
 def knob(host: str) -> str:
-    """Return what says how large a share of a host's calls raises."""
     return f"exceptions of {host}"
 
 
@@ -39,14 +38,12 @@ class Exceptions:
         self._draw = process.kernel.chance(f"{process.name}/exceptions").random
 
     def may_raise(self, what: str) -> None:
-        """Raise, or not."""
         share = self._world.trouble[self._knob]
         if share and self._draw() < share:
             self._world.reached(f"exception in {what}")
             raise RuntimeError(f"{what} is broken")
 
     def hear(self, what: str) -> Callable[..., None]:
-        """Return an observer that raises."""
         return lambda *_: self.may_raise(what)
 
     def spoil(self, thing: Any, *names: str, before: bool = False) -> Any:

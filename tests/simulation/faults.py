@@ -60,12 +60,10 @@ class Trouble:
         return max(self._levels.get(name) or (0.0,))
 
     def begin(self, name: str, value: float) -> None:
-        """One more fault of this kind."""
         self._levels.setdefault(name, []).append(value)
         self._look()
 
     def end(self, name: str, value: float) -> None:
-        """One fault less."""
         self._levels[name].remove(value)
         self._look()
 
@@ -281,12 +279,10 @@ class Faults:
         self._numbers = 0
 
     def plan(self, faults: Sequence[Fault]) -> None:
-        """Have these begin at their times."""
         for fault in faults:
             self._world.kernel.at(fault.at_s, self._begin, fault)
 
     def heal(self) -> None:
-        """End all that last, in the order in which they began."""
         for number in list(self._open):
             self._end(number)
 
@@ -353,7 +349,6 @@ class Faults:
         return undo
 
     def _kill_others(self, fault: Fault) -> Undo:
-        """All bridges but one end at once, whatever they are doing."""
         world, fleet = self._world, self._fleet
         others = [name for name in world.bridges if name != fault.target]
         draw = world.kernel.chance(f"kill/{fault.at_s}").random

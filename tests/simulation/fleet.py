@@ -39,7 +39,6 @@ class Fleet:
             self._begin(name, self._main)
 
     def launch(self, name: str, main: Main, starter: VirtualActuator) -> None:
-        """Start a worker as its scaler's ``starter`` does."""
         self._started_by[name] = starter
         self._begin(name, main)
 
@@ -50,7 +49,6 @@ class Fleet:
         process.begin(main(process), lambda error: self._ended(process, error))
 
     def _main(self, process: Process) -> Coroutine[Any, Any, None]:
-        """Return what a process does."""
         world, name = self._world, process.host.name
         match process.host.role:
             case "worker":
@@ -74,19 +72,16 @@ class Fleet:
                 return serve_broker(world, process)
 
     def start_all(self) -> None:
-        """Start what does not run, servers first."""
         for name in self._world.hosts:
             self.start(name)
 
     def close(self) -> None:
-        """Let go of what outlives the processes, once none of them runs."""
         for disk in self._disks.values():
             disk.close()
         if self._store is not None:
             self._store.close()
 
     def kill(self, name: str, *, silent: bool = False) -> None:
-        """End a host's process in the middle of whatever it does."""
         process = self._world.hosts[name].process
         if process is not None:
             self._note_races(name)
@@ -108,7 +103,6 @@ class Fleet:
         return moments
 
     def stop(self, name: str) -> None:
-        """Ask a host's process to end by itself."""
         process = self._world.hosts[name].process
         if process is None:
             return
@@ -132,7 +126,6 @@ class Fleet:
         return process
 
     def resume(self, process: Process) -> None:
-        """Let it go on, if it is still there."""
         if not process.up or not process.paused:
             return
         name = process.host.name
@@ -142,7 +135,6 @@ class Fleet:
             self._world.emit("store", True)
 
     def witness(self) -> None:
-        """Have every worker's state told where it has changed."""
         for worker in self.workers.values():
             worker.witness()
         for scaler in self.scalers.values():

@@ -31,12 +31,10 @@ class Kernel:
         return random.Random(f"{self._seed}/{name}")
 
     def at(self, when: float, callback: Callable[..., None], *arguments: Any) -> None:
-        """Have ``callback`` called at ``when``, or now if that has passed."""
         self._asked += 1
         heapq.heappush(self._heap, (when if when > self.now else self.now, self._asked, callback, arguments))
 
     def after(self, seconds: float, callback: Callable[..., None], *arguments: Any) -> None:
-        """Have ``callback`` called in ``seconds``."""
         self.at(self.now + seconds, callback, *arguments)
 
     def run(self, until: float, done: Callable[[], bool] | None = None) -> bool:
@@ -55,5 +53,4 @@ class Kernel:
         return done is not None and done()
 
     def forget(self) -> None:
-        """Drop all that was asked for."""
         self._heap.clear()

@@ -64,7 +64,6 @@ class Pipe:
         self._last = 0.0
 
     def push(self, message: object) -> None:
-        """Put a message on its way."""
         if self._way.blocks or self.held:
             self.held.append(message)
             self._way.pipes[self] = None
@@ -72,7 +71,6 @@ class Pipe:
             self._fly(message)
 
     def release(self) -> None:
-        """Let what was held back go on."""
         held, self.held = self.held, deque()
         for message in held:
             self._fly(message)
@@ -117,15 +115,12 @@ class End:
             self.pipe.push(message)
 
     def writable(self) -> bool:
-        """Whether little enough is on its way."""
         return self.unread() < BUFFER
 
     def unread(self) -> int:
-        """Return how many messages are on their way."""
         return len(self.pipe.held) + self.pipe.flying
 
     async def receive(self) -> Any:
-        """Wait for the next message. Raises `Lost`."""
         while not self._inbox:
             if self.lost is not None:
                 raise self.lost
@@ -153,7 +148,6 @@ class End:
     # -- for the network ----------------------------------------------------------------------------------------------
 
     def land(self, message: object) -> None:
-        """Take a message that arrived at the host."""
         if self.port is not None:
             self._knock()
         elif self.process is not None and not self.process.up:
@@ -171,7 +165,6 @@ class End:
             self.process.post(self._take, message)
 
     def break_(self, lost: Lost) -> None:
-        """The connection is over."""
         if self.lost is None and self._open:
             self.lost = lost
             if self.process is not None and self.process.up:
@@ -186,7 +179,6 @@ class End:
             self._open = False
 
     def _knock(self) -> None:
-        """Reach the host, and find out whether there is somebody."""
         process = self.host.process
         hear = None if process is None or not process.up else process.ports.get(self.port or "")
         self.port = None
@@ -246,7 +238,6 @@ class Network:
         return ticks * GRID_S
 
     def way(self, near: str, far: str) -> Way:
-        """Return the way from one host to another."""
         way = self._ways.get((near, far))
         if way is None:
             way = self._ways[near, far] = Way()
@@ -278,7 +269,6 @@ class Network:
                 pipe.release()
 
     def reset(self, near: str, far: str) -> None:
-        """Break all connections between two hosts."""
         for name, other in ((near, far), (far, near)):
             process = self.hosts[name].process
             if process is None:
@@ -289,7 +279,6 @@ class Network:
                     end.break_(Lost("connection reset"))
 
     def died(self, process: Process, *, silent: bool) -> None:
-        """Let go of the connections of a process that is gone."""
         for end in list(process.connections):
             end.died(silent=silent)
         process.connections.clear()

@@ -98,7 +98,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def faulty_s(self) -> float:
-        """Length of the phase with faults, in seconds."""
         return self.hours * 3600.0
 
     @property
@@ -109,22 +108,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scaler_names(self) -> list[str]:
-        """Names of the scalers' hosts."""
         return [f"scaler-{number}" for number in range(self.scalers)]
 
     @property
     def producer_names(self) -> list[str]:
-        """Names of the producers' hosts."""
         return [f"producer-{number}" for number in range(self.producers)]
 
     @property
     def listeners(self) -> int:
-        """How many listeners and scalers have sessions at once, at most."""
         return self.workers * max(1, self.scalers) + self.scalers
 
     @property
     def bridge_names(self) -> list[str]:
-        """Names of the bridges' hosts."""
         return ["bridge"] if self.bridges == 1 else [f"bridge-{number}" for number in range(self.bridges)]
 
 

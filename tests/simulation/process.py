@@ -56,26 +56,22 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self._process = process
 
     def time(self) -> float:
-        """Return the time on the host's clock."""
         process = self._process
         return (process.kernel.now - process.host.lag) * process.host.rate
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Note what nobody answers for."""
         process = self._process
         if not process.kernel.over and process.up:
             error = context.get("exception")
             process.kernel.defects.append(f"{process.host.name}: {context.get('message')}: {error!r}")
 
     def run_in_executor(self, executor: Any, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        """Refuse: a thread has no place in virtual time."""
         raise RuntimeError("there are no threads in a simulation")
 
     def _write_to_self(self) -> None:
         """Nothing waits in a selector."""
 
     def turn(self) -> None:
-        """Take one turn: what is ready, timers that are due last."""
         scheduled, ready = self._scheduled, self._ready  # type: ignore[attr-defined]
         end = self.time()
         while scheduled:
@@ -93,11 +89,9 @@ class ProcessLoop(asyncio.BaseEventLoop):
                 handle._run()
 
     def pending(self) -> bool:
-        """Say whether something could run now."""
         return bool(self._ready)  # type: ignore[attr-defined]
 
     def next_timer(self) -> float | None:
-        """Return when the first timer is due, on the host's clock."""
         scheduled = self._scheduled  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._cancelled:
             heapq.heappop(scheduled)._scheduled = False
@@ -138,7 +132,6 @@ class Process:
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def begin(self, main: Coroutine[Any, Any, None], ended: Callable[[Exception | None], None]) -> None:
-        """Run ``main`` as the process's own."""
         task = self.loop.create_task(main, name=f"main[{self.name}]")
 
         def done(task: asyncio.Task[None]) -> None:
@@ -157,7 +150,6 @@ class Process:
             self._wake(self.kernel.now)
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
-        """Run something beside the main coroutine, from outside of the loop."""
         self.kept.append(self.loop.create_task(work, name=name))
         if not self._running:
             self._wake(self.kernel.now)
@@ -182,7 +174,6 @@ class Process:
         self._token += 1
 
     def resume(self) -> None:
-        """Go on."""
         if self.frozen_at is not None:
             self.host.lag += self.kernel.now - self.frozen_at
             self.frozen_at = None

@@ -20,7 +20,6 @@ HASHES = (
 
 
 def hashes() -> tuple[str, ...]:
-    """Run all four."""
     plans = ((msgspec.structs.replace(PRESETS[name], auth=auth), seed) for name, seed, auth in RUNS)
     return tuple(run(plan, seed).trace_sha256 for plan, seed in plans)
 

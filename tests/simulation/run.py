@@ -52,7 +52,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def broken(self) -> set[str]:
-        """Return the rules that were broken."""
         return {rule_of(line) for line in self.violations}
 
 
@@ -68,7 +67,6 @@ class Story:
         self._hash = hashlib.sha256()
 
     def hear(self, at: float, what: str, *fields: object) -> None:
-        """Add one event."""
         texts = (f"{value:.6f}" if isinstance(value, float) else str(value) for value in fields)
         told = " ".join(f"{name}={text}" for name, text in zip(_parameters(what), texts, strict=True))
         line = f"{at:12.6f} {what} {told}"
@@ -77,7 +75,6 @@ class Story:
             self.lines.append(line)
 
     def sha256(self) -> str:
-        """Return the hash of the lines so far, 64 hex digits."""
         return self._hash.hexdigest()
 
 
@@ -126,7 +123,6 @@ class _Run:
         self._faults = Faults(world, self._fleet)
 
     def outcome(self, faults: Sequence[Fault] | None) -> Outcome:
-        """Go through all phases and judge."""
         world, checks = self._world, self._checks
         plan, kernel = world.plan, world.kernel
         self._faults.plan(draw_faults(plan, kernel.chance("faults")) if faults is None else faults)

@@ -68,7 +68,6 @@ class ScaleCheck:
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def up(self, at: float, process: str) -> None:
-        """A process began."""
         name = self._of.get(process)
         if name is None:
             return
@@ -87,7 +86,6 @@ class ScaleCheck:
             )
 
     def down(self, at: float, process: str) -> None:
-        """A process is gone."""
         self._still.discard(process)
         scaler = self._scalers.get(process)
         if scaler is not None:
@@ -102,7 +100,6 @@ class ScaleCheck:
             self._scalers[name].living.pop(process, None)
 
     def asked(self, at: float, scaler: str, worker: str, all_: bool, busy_since: float | None) -> None:
-        """A scaler ends a worker."""
         self.ends += 1
         if busy_since is not None and not all_ and at - busy_since > SAID_S:
             self._broken(
@@ -140,23 +137,19 @@ class ScaleCheck:
         self.receives.level(at, queue, visible)
 
     def received(self, at: float, queue: str) -> None:
-        """A receive began."""
         self.counts.receive(at, queue)
         self.receives.receive(at, queue)
 
     def counted(self, at: float, queue: str) -> None:
-        """A count began."""
         self.counts.receive(at, queue)
 
     # -- what is wrong ------------------------------------------------------------------------------------------------
 
     def store(self, at: float, up: bool) -> None:
-        """The store answers from now on, or does not."""
         self.counts.store(at, up)
         self.receives.store(at, up)
 
     def still(self, at: float, process: str, still: bool) -> None:
-        """A process stands still from now on, or goes on."""
         if still:
             self._still.add(process)
         else:

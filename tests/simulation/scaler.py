@@ -41,12 +41,10 @@ class SimulatedLink(ScalerLink):
         self._say_on = say
 
     def join(self, member: WorkerStatus) -> bool:
-        """Take the process's only listener."""
         self._members.append(member)
         return True
 
     def send(self, word: bytes) -> None:
-        """Put a word on its way."""
         self._say_on(word)
 
 
@@ -67,7 +65,6 @@ class Started:
         self._actuator = actuator
 
     async def main(self, queue: str) -> None:
-        """Do what a worker does, from its first line on."""
         world, plan, draw = self._world, self._world.plan, self.process.chance.random
         low, high = plan.start_s
         await asyncio.sleep(low + (high - low) * draw() ** 3 + world.trouble["start_slow"])
@@ -84,7 +81,6 @@ class Started:
         await worker.run()
 
     def terminate(self) -> None:
-        """Do what SIGTERM does."""
         if not self.process.up or self.told_to_end:
             return
         self.told_to_end = True
@@ -124,7 +120,6 @@ class VirtualActuator:
         return "a simulated worker"
 
     async def open(self, events: ProcessEvents) -> None:
-        """Take who is told."""
         self._events = events
 
     async def start(self, count: int) -> list[str]:
@@ -152,7 +147,6 @@ class VirtualActuator:
         return self._running[number]
 
     async def stop(self, ids: Sequence[str]) -> None:
-        """Send SIGTERM, and SIGKILL after the grace and some more."""
         for number in ids:
             started = self._running.get(number)
             if started is not None and not started.told_to_end:
@@ -182,11 +176,9 @@ class VirtualActuator:
         """Do nothing: workers tell by themselves."""
 
     def running(self) -> list[str]:
-        """Return the ids of all that live."""
         return list(self._running)
 
     async def close(self) -> None:
-        """End all that run and wait until they have."""
         await VirtualActuator.stop(self, self.running())  # of its own, so that no exception of the faults comes here
         while self._running:
             self._ended.clear()
@@ -195,11 +187,9 @@ class VirtualActuator:
     # -- what becomes of the workers ----------------------------------------------------------------------------------
 
     def runs(self, host: str, worker: Worker) -> None:
-        """Hear that a worker's listener is about to run."""
         self.fleet.workers[host] = worker
 
     def hear(self, number: str, word: bytes) -> None:
-        """Take a word of a worker."""
         if self._process.up:
             self._process.post(self._heard, number, word)
 
@@ -212,7 +202,6 @@ class VirtualActuator:
             self._events.busy_changed(number, busy=word == BUSY)
 
     def gone(self, process: Process, why: str) -> None:
-        """Hear that a worker's process is gone."""
         for number, started in self._running.items():
             if started.process is process:
                 # One that ends by itself before its listener ran has failed.
@@ -253,12 +242,10 @@ class EnduringActuator(VirtualActuator):
         self._watch = Watch("units", self.look, every_s=CHECK_EVERY_S, wanted=lambda: bool(self._running))
 
     async def open(self, events: ProcessEvents) -> None:
-        """Find those that run."""
         await super().open(events)
         self._watch.begin()
 
     async def look(self) -> None:
-        """See who is ready, who is busy, and who has ended."""
         await asyncio.sleep(0.001 + 0.02 * self._draw())
         if self._draw() < self._world.trouble["start_fails"]:
             self._world.reached("workers not seen")
@@ -275,14 +262,12 @@ class EnduringActuator(VirtualActuator):
                 self._events.ended(number, started.code, f"exit code {started.code}")
 
     async def close(self) -> None:
-        """Let go."""
         await self._watch.close()
 
     def hear(self, number: str, word: bytes) -> None:
         """Do nothing: it is seen."""
 
     def gone(self, process: Process, why: str) -> None:
-        """Note how it ended."""
         for started in self._running.values():
             if started.process is process:
                 started.code = KILLED if why == "killed" else int(started.worker is None)
@@ -337,35 +322,28 @@ class ScalerHost:
         )
 
     async def run(self) -> None:
-        """Scale until told to stop."""
         await self.scaler.run()
 
     async def stop(self) -> None:
-        """Stop in order."""
         self.stopping = True
         self.witness()
         await self.scaler.stop()
 
     @property
     def scaled(self) -> QueueScaler | None:
-        """Its queue, once it runs."""
         return self.scaler._queue_scaler
 
     def counting(self) -> bool:
-        """Say whether a count is on its way."""
         return self.scaled is not None and bool(self.scaled.rules.controller.receives)
 
     def starting(self) -> bool:
-        """Say whether a worker was asked for and is not ready."""
         return self.scaled is not None and self.scaled.rules.processes.coming > 0
 
     def ending(self) -> bool:
-        """Say whether a worker is about to end."""
         processes = None if self.scaled is None else self.scaled.rules.processes
         return processes is not None and any(processes.ends(number) for number in processes.ids)
 
     def witness(self) -> None:
-        """Tell how the scaler stands where that has changed."""
         world, process, scaled = self._world, self._process, self.scaled
         if not process.up or scaled is None:
             return

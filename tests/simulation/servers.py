@@ -61,13 +61,11 @@ class Disk:
         self.connection: sqlite3.Connection = open_memory()
 
     def recover(self) -> sqlite3.Connection:
-        """Return the file as a crash left it."""
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
         return self.connection
 
     def close(self) -> None:
-        """Forget the file."""
         self.connection.close()
 
 
@@ -86,7 +84,6 @@ class DiskStore(embedded.MemoryStore):
         )
 
     async def open(self) -> None:
-        """Take the file into use."""
         self._refuse_closed()
         if self._share is not None:
             return
@@ -159,7 +156,6 @@ class BridgeServer:
         self._door: DoorServer | None = None
 
     async def run(self) -> None:
-        """Serve until told to stop, then stop in the written order."""
         desk = self._world.desk
         if desk is None:
             await self._serve(None)
@@ -225,15 +221,12 @@ class BridgeServer:
             pass
 
     def stop(self) -> None:
-        """Ask it to stop."""
         self._stop.set()
 
     def owes(self) -> bool:
-        """Say whether some queue is owed a look."""
         return any(work.dirty for work in self.bridge.scheduler.pending.by_queue.values())
 
     def gone(self) -> None:
-        """Tell that it is gone, however it went."""
         world = self._world
         if world.plan.store == "own":
             world.emit("store", False)
@@ -282,23 +275,18 @@ class StoreHost:
         """When time alone changes what is visible next, in milliseconds, and somebody will look."""
 
     def close(self) -> None:
-        """Forget what it holds."""
         self._engine.state.connection.close()
 
     async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
-        """As `queuebell.bridge.queues.base.QueueStore.put`."""
         return self._carry_out(self._engine.put, queue, messages, None)
 
     async def receive(self, queue: str, limit: int, visibility_s: float) -> Received:
-        """As `queuebell.bridge.queues.base.QueueStore.receive`."""
         return self._carry_out(self._receive, queue, limit, lease_ms(visibility_s))
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
-        """As `queuebell.bridge.queues.base.QueueStore.settle`."""
         return self._carry_out(self._engine.settle, queue, settlement)
 
     async def depth(self, queue: str) -> Depth | None:
-        """As `queuebell.bridge.queues.base.QueueStore.depth`."""
         return self._carry_out(self._depth, queue)
 
     def _depth(self, queue: str) -> Depth | None:
@@ -347,13 +335,11 @@ class StoreHost:
 
 
 async def serve_store(world: World, process: Process, store: StoreHost) -> None:
-    """Answer until the process ends."""
     StoreServer(world, process, store).listen()
     world.emit("store", True)
     await asyncio.get_running_loop().create_future()
 
 
 async def serve_broker(world: World, process: Process) -> None:
-    """Carry messages until the process ends."""
     BrokerServer(world, process)
     await asyncio.get_running_loop().create_future()

@@ -74,11 +74,9 @@ class StoreServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def listen(self) -> None:
-        """Answer from now on."""
         self._process.ports[PORT] = self._accept
 
     def refuse(self) -> None:
-        """Do as if there were nobody."""
         self._process.ports.pop(PORT, None)
 
     def _accept(self, end: End) -> None:
@@ -182,14 +180,12 @@ class RemoteStore:
         self._closed = False
 
     def fingerprint(self, queue: str) -> str:
-        """Return hex digits that name this queue of this store."""
         where = self._hosts[0] if self._failover is None else self._world.store_host
         return f"{where}/{queue}".encode().hex()[:64]
 
     async def put(
         self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None
     ) -> list[PutReceipt]:
-        """Put 1 to 32 messages, all or none."""
         refuse_connection(connection)
         return cast("list[PutReceipt]", await self._call("put", queue, tuple(new_messages(bodies))))
 
@@ -231,7 +227,6 @@ class RemoteStore:
         return cast(Settling, await self._call("settle", queue, settlement))
 
     async def depth(self, queue: str) -> Depth | None:
-        """Count, as a scaler does."""
         world = self._world
         world.receives += 1
         began = world.kernel.now
@@ -256,7 +251,6 @@ class RemoteStore:
         await self.close()
 
     async def close(self) -> None:
-        """Take no more calls."""
         self._closed = True
 
     async def _call(self, operation: str, queue: str, *arguments: object) -> object:
@@ -320,19 +314,15 @@ class EngineStore(RemoteStore):
     def receive(  # type: ignore[override]
         self, queue: str, limit: int = 1, visibility_s: float = 30.0, **_: object
     ) -> Awaitable[Received]:
-        """As `queuebell.bridge.queues.base.QueueStore.receive`."""
         return _Asked(functools.partial(self._call, "receive", queue, limit, _whole(visibility_s)))
 
     def settle(self, queue: str, settlement: Settlement) -> Awaitable[Settling]:  # type: ignore[override]
-        """As `queuebell.bridge.queues.base.QueueStore.settle`."""
         return _Asked(functools.partial(self._call, "settle", queue, settlement))
 
     def depth(self, queue: str) -> Awaitable[Depth | None]:  # type: ignore[override]
-        """As `queuebell.bridge.queues.base.QueueStore.depth`."""
         return _Asked(functools.partial(self._call, "depth", queue))
 
     async def queues(self, *_: object, **__: object) -> list[str]:
-        """Return none: it is asked only whether it is there."""
         return []
 
 

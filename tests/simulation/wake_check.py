@@ -60,7 +60,6 @@ class WakeCheck:
         self._mended: dict[str, float] = {}
 
     def level(self, at: float, queue: str, visible: int) -> None:
-        """From now on so many messages can be received."""
         q = self._queue(queue)
         if q.visible and not visible:
             self._measure(at, queue, q)
@@ -70,7 +69,6 @@ class WakeCheck:
         q.visible = visible
 
     def receive(self, at: float, queue: str) -> None:
-        """A receive began."""
         q = self._queue(queue)
         if q.visible:
             self._measure(at, queue, q)
@@ -78,12 +76,10 @@ class WakeCheck:
         q.broken = False
 
     def room(self, at: float, worker: str, queue: str, able: bool) -> None:
-        """A listener can receive from a queue from now on, or cannot."""
         self._rooms[worker, queue] = able
         self._weigh(at, worker, queue)
 
     def gone(self, at: float, worker: str) -> None:
-        """A process ended: whatever it said is void."""
         self._still.pop(worker, None)
         for key in [key for key in self._rooms if key[0] == worker]:
             self._rooms[key] = False
@@ -91,7 +87,6 @@ class WakeCheck:
             del self._rooms[key]
 
     def still(self, at: float, worker: str, still: bool) -> None:
-        """A process stands still from now on, or goes on."""
         if still:
             self._still[worker] = None
         else:
@@ -101,7 +96,6 @@ class WakeCheck:
                 self._weigh(at, worker, queue)
 
     def store(self, at: float, up: bool) -> None:
-        """The store answers from now on, or does not."""
         self._store_up = up
         for worker, queue in list(self._rooms):
             self._weigh(at, worker, queue)
@@ -125,7 +119,6 @@ class WakeCheck:
         self._disturbed_at = at
 
     def finish(self, at: float) -> None:
-        """Measure what is still open."""
         for queue, q in self._queues.items():
             if q.visible:
                 self._measure(at, queue, q)

@@ -25,8 +25,6 @@ _BORN = (0, False)
 
 
 def watched(world: World, host: Host) -> type[WakeScheduler]:
-    """Return the world's rules, watched on a host."""
-
     class Watched(world.scheduler):  # type: ignore[name-defined,misc]
         """Tells triggers, covers and marks."""
 
@@ -42,7 +40,6 @@ def watched(world: World, host: Host) -> type[WakeScheduler]:
             count: int = 1,
             shared: bool = False,
         ) -> None:
-            """Tell whether a trigger raised the generation."""
             queue, facts = event.queue, len(self.dispatch.facts)
             work = self.pending.find(queue)
             before = 0 if work is None else work.gen
@@ -59,7 +56,6 @@ def watched(world: World, host: Host) -> type[WakeScheduler]:
             world.emit("triggered", queue, before, work.gen, merged)
 
         def frame(self, now: float, number: int, frame: UpFrame) -> None:
-            """Tell covers, also those that a heartbeat repeats."""
             if isinstance(frame, EmptyReceive):
                 if self.coordinator is None or frame.boot == self.boot:
                     world.emit("cover_heard", frame.queue, frame.boot, frame.gen)
@@ -72,7 +68,6 @@ def watched(world: World, host: Host) -> type[WakeScheduler]:
             super().frame(now, number, frame)
 
         def take(self, now: float, number: int) -> list[Wake]:
-            """Count what is held for a session."""
             session = self.sessions.get(number)
             places = [] if session is None else list(session.queues.values())
             for place in places:
@@ -85,7 +80,6 @@ def watched(world: World, host: Host) -> type[WakeScheduler]:
             return wakes
 
         def commands(self) -> list[Command]:
-            """Tell what is owed now."""
             told: dict[str, tuple[int, bool]] = self.__dict__.setdefault("_told", {})
             for queue, work in self.pending.by_queue.items():
                 stands = (work.gen, work.dirty)
@@ -97,7 +91,6 @@ def watched(world: World, host: Host) -> type[WakeScheduler]:
             return commands
 
         def join(self, **about: str | None) -> Coordinator:
-            """Watch the turns too."""
             turns: Coordinator = super().join(**about)
             _watch_turns(world, host, self.boot, turns, self)
             return turns

@@ -53,14 +53,12 @@ class WireLink:
         self._over: Callable[[], None] | None = over
 
     def send(self, frame: UpFrame) -> None:
-        """Put one frame on its way."""
         self._end.send(encode_frame(frame))
 
     def hand_over(self, hear: Callable[[Wake], None]) -> None:
         """Do nothing: they come by `receive`."""
 
     async def receive(self) -> DownFrame:
-        """Wait for the next frame. Raises `ChannelLost`."""
         while True:
             try:
                 message = await self._end.receive()
@@ -73,7 +71,6 @@ class WireLink:
                 return frame
 
     async def close(self) -> None:
-        """Let what was sent arrive, and end it."""
         over, self._over = self._over, None
         if over is not None:
             over()
@@ -177,7 +174,6 @@ class OwnDoor(WireDoor):
         self.store = store
 
     def local_channel(self) -> WireDoor:
-        """Return the way for sessions."""
         return WireDoor(self._world, self._process)
 
 
@@ -191,16 +187,13 @@ class WireOutlet:
         self._end = end
 
     def writable(self) -> bool:
-        """Whether little enough is on its way."""
         return self._end.writable()
 
     def send(self, frame: DownFrame) -> None:
-        """Put one frame on its way."""
         self._end.send(encode_frame(frame))
         self._world.holds("frames", self._end.unread(), BUFFER + self._world.plan.queues + ASIDE)
 
     def close(self, code: int, reason: str) -> None:
-        """Let what was sent arrive, and end it."""
         self._end.close()
 
 

@@ -61,7 +61,6 @@ class WitnessedListener(Listener):
 
 
 def way_to_bridge(world: World, process: Process, store: RemoteStore, instance: str) -> object:
-    """Return what a listener or a scaler is given for its bridge."""
     if world.plan.channel == "broker":
         return SimulatedChannel(world, process, instance)
     if world.plan.store == "own":
@@ -113,25 +112,20 @@ class Worker:
         self.listener.clock = lambda: world.kernel.now
 
     async def run(self) -> None:
-        """Listen until told to stop."""
         await self.listener.run()
 
     async def stop(self) -> None:
-        """Stop gracefully."""
         self._stopping = True
         self.witness()
         await self.listener.stop()
 
     def settling(self) -> bool:
-        """Say whether a settlement is waiting or on its way."""
         return any(dequeue.settling for dequeue in self.listener.dequeues.values())
 
     def receiving(self) -> bool:
-        """Say whether a receive is on its way."""
         return any(dequeue.controller.receives for dequeue in self.listener.dequeues.values())
 
     def witness(self) -> None:
-        """Tell how the listener stands where that has changed."""
         world, process = self._world, self._process
         if not process.up:
             return

@@ -75,18 +75,15 @@ class Workload:
         return batches
 
     def done(self) -> bool:
-        """Say whether all was put and everything acknowledged was handled."""
         return not self.owed and all(at >= len(batches) for at, batches in zip(self.next, self.batches, strict=True))
 
     def acknowledged(self, producer: int, first: int, count: int) -> None:
-        """These stand."""
         for number in range(first, first + count):
             name = producer << 32 | number
             if name not in self._handled:
                 self.owed.add(name)
 
     def handled(self, producer: int, number: int) -> None:
-        """This one was handled."""
         name = producer << 32 | number
         self._handled.add(name)
         self.owed.discard(name)
@@ -102,7 +99,6 @@ class PutStore:
         self._store = store
 
     async def put(self, queue: str, messages: list[NewMessage]) -> list[PutReceipt]:
-        """Put, and die if that is what is to come."""
         receipts = await self._store.put(queue, messages)
         producer = self._producer
         producer.acknowledged()
@@ -124,7 +120,6 @@ class Producer:
         self._ringer: SimulatedBroker | None = None
 
     async def run(self) -> None:
-        """Put what is left to put."""
         world, process, plan = self._world, self._process, self._world.plan
         where = world.bridges if plan.doors else world.store_host
         store = RemoteStore(world, process, where, capabilities_of(world))
@@ -181,11 +176,9 @@ class Producer:
         self._world.emit("published", self.number, queue, 1)
 
     def acknowledged(self) -> None:
-        """The put under way was acknowledged."""
         self._settled("acknowledged")
 
     def unknown(self) -> None:
-        """The outcome of the put under way will never be known."""
         self._settled("unknown")
 
     def _settled(self, outcome: str) -> None:
@@ -199,7 +192,6 @@ class Producer:
             world.workload.acknowledged(self.number, batch.first, batch.size)
 
     def fall(self) -> None:
-        """Die between the put and its publication."""
         world = self._world
         world.reached("producer killed before publishing")
         world.kernel.at(world.kernel.now, world.ended, self._process, "killed")
@@ -219,7 +211,6 @@ class Handling:
         return min(self._since.values(), default=None)
 
     async def handle(self, message: Message) -> None:
-        """Take the time it takes, and fail sometimes."""
         world, plan, chance = self._world, self._world.plan, self._process.chance
         producer, number = (int(part) for part in message.body.split(b"/"))
         worker, queue = self._process.host.name, message.queue
@@ -244,7 +235,6 @@ class Handling:
 
 
 def capabilities_of(world: World) -> Capabilities:
-    """Return what the plan's store can say and do."""
     plan = world.plan
     if plan.store == "own":
         return Capabilities(uncounted_release=True)

@@ -89,7 +89,6 @@ class World:
 
     @property
     def store_host(self) -> str:
-        """Where the messages wait."""
         return "store" if self.plan.store == "elsewhere" else "bridge"
 
     def emit(self, what: str, *fields: object) -> None:
@@ -98,7 +97,6 @@ class World:
             self._hear(self.kernel.now, what, *fields)
 
     def reached(self, situation: str) -> None:
-        """Count that a run got into a situation worth reaching."""
         if not self.kernel.over:
             self.coverage[situation] += 1
 
@@ -135,7 +133,6 @@ class World:
     # -- the truth about the store ------------------------------------------------------------------------------------
 
     def level(self, queue: str, visible: int) -> None:
-        """So many messages can be received now."""
         before = self._levels.get(queue, 0)
         self._level_versions[queue] = self._level_versions.get(queue, 0) + 1
         if visible != before:
@@ -151,13 +148,11 @@ class World:
             self.level(queue, self._levels.get(queue, 0) + 1)
 
     def visible(self) -> int:
-        """Return how many messages can be received, all queues together."""
         return sum(self._levels.values())
 
     # -- processes ----------------------------------------------------------------------------------------------------
 
     def began(self, process: Process) -> None:
-        """Tell that a process runs."""
         self.emit("process_up", process.host.name, process.host.role)
 
     def ended(self, process: Process, why: str, *, silent: bool = False) -> None:

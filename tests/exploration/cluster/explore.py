@@ -22,7 +22,6 @@ CONSTANTS = {"FULL_AGAIN": 1, "REPORT_EVERY_S": 0.125, "FULL_FOR_S": 0.125, "MER
 
 @contextlib.contextmanager
 def constants(plan: Plan) -> Iterator[None]:
-    """Have some constants of the rules with other values meanwhile."""
     values = {**CONSTANTS, **plan.constants}
     kept = [(room, name, getattr(room, name)) for room in ROOMS for name in values if hasattr(room, name)]
     try:
@@ -91,12 +90,10 @@ class Exploration(explore.Exploration):
     unfair = UNFAIR
 
     def begin(self) -> World:
-        """Return the world at its beginning."""
         return World(self.plan)
 
     @staticmethod
     def name(world: World) -> Hashable:
-        """Return what makes this moment what it is."""
         return key(world)
 
     def run(self) -> explore.Explored:

@@ -51,11 +51,9 @@ class _BridgeKeys(Keys):
         return None if kept is None else kept.requests
 
     def _time(self, at: float | None) -> None:
-        """Take a moment of this bridge's clock."""
         super()._time(None if at is None else max(self._world._real(self._place, at), self._now + OLD_S))
 
     def _moment(self, at: float | None) -> None:
-        """Take a moment that is only compared with marks."""
         self._out.append(None if at is None else round(max(at, self._floor) - self._now, 3))
 
     def _since(self, at: float, least: float) -> None:
@@ -136,7 +134,6 @@ class _BridgeKeys(Keys):
                 self._out.append(name in self._bell._duplicates._seen)
 
     def _names(self) -> list[tuple[str, str]]:
-        """Return the names of which this bridge may still hear a first mark."""
         coming = [
             event for event in self._world.links[ANYWHERE, self._place] if isinstance(event, CloudQueueWorkDetected)
         ]
@@ -148,7 +145,6 @@ class _BridgeKeys(Keys):
 
 
 def key(world: World) -> Hashable:
-    """Return what makes this moment what it is."""
     now = world.now
     marks = [
         moment

@@ -45,7 +45,6 @@ ANYWHERE = -1
 
 
 def half() -> float:
-    """Chance, without any."""
     return 0.5
 
 
@@ -108,7 +107,6 @@ class Bridges:
         return turns
 
     def drive(self, entry: int) -> None:
-        """Do what a bridge's rules say."""
         scheduler = self.bells[entry]
         while commands := scheduler.commands():
             for command in commands:
@@ -196,7 +194,6 @@ class Bridges:
         self._look(worker)
 
     def _end_worker(self, worker: Worker) -> None:
-        """It is gone with what it holds, and nobody comes in its place."""
         worker.alive = False
         self.bells[worker.home].lost(self.clock(worker.home), worker.session, "gone")
         self.drive(worker.home)
@@ -254,7 +251,6 @@ class World(Bridges):
         self.begun = True
 
     def fork(self) -> bytes:
-        """Return this moment as bytes."""
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     # -- what a step does not bring ----------------------------------------------------------------------------------
@@ -283,7 +279,6 @@ class World(Bridges):
         return scheduler
 
     def drive(self, entry: int) -> None:
-        """Do what a bridge's rules say, and let arrive what takes no time."""
         if entry in self.down:
             return
         super().drive(entry)
@@ -449,7 +444,6 @@ class World(Bridges):
             steps += [(kind, number) for kind in ("crash worker", "end worker") if self.left.get(kind)]
 
     def do(self, step: Step) -> None:
-        """Take one step, with all that takes no time."""
         kind, what = step
         if kind in self.left:
             self.left[kind] -= 1
@@ -589,7 +583,6 @@ class World(Bridges):
     # -- time --------------------------------------------------------------------------------------------------------
 
     def deadline(self) -> float | None:
-        """Return when something happens by itself next."""
         times = [
             self._real(entry, at)
             for entry, scheduler in enumerate(self.bells)
@@ -600,7 +593,6 @@ class World(Bridges):
         return min(times, default=None)
 
     def held(self, message: Message) -> bool:
-        """Whether a listener that lives has it, and renews its lease."""
         return any(
             worker.holds == message.number or (worker.receive is not None and worker.receive.found == message.number)
             for worker in self.workers
@@ -626,7 +618,6 @@ class World(Bridges):
         self._arrive()
 
     def settle(self, seconds: float = 5.0) -> None:
-        """Let all that is under way arrive, in order, and time pass."""
         self._arrive()
         until = self.now + seconds
         while True:
@@ -652,7 +643,6 @@ class World(Bridges):
         return any(work.dirty for entry in {0, 1} - self.down for work in self.bells[entry].pending.by_queue.values())
 
     def tell(self, step: Step) -> str:
-        """Return a line about a step that is about to be taken."""
         kind, what = step
         about: object = ""
         if kind in ("hear", "lose", "drop", "late", "repeat"):

@@ -110,49 +110,35 @@ class BrokerServer:
 
     def _deliver(self, client: Client, number: int, topic: Topic, payload: bytes, reply_to: Topic | None) -> None:
         message = ("message", number, topic, payload, reply_to)
-        if topic[1] not in _FRAMES:
-            dropped = self._world.trouble["trigger_dropped"]
-            if dropped and topic[1] == "trigger" and self._draw() < dropped:
+        trouble, draw = self._world.trouble, self._draw
+        if topic[1] not in (*_FRAMES, _WORDS):
+            dropped = trouble["trigger_dropped"]
+            if dropped and topic[1] == "trigger" and draw() < dropped:
                 self._world.reached("trigger dropped")
                 if reply_to is not None:
                     self._route(reply_to, b"", None)  # acknowledged, and lost all the same
-                return
-            if topic[1] == _WORDS:
-                self._deliver_word(client, message)
             else:
                 client.end.send(message)
             return
-        trouble, draw = self._world.trouble, self._draw
-        if (share := trouble["frame_loss"]) and draw() < share:
-            self._world.reached("frame lost")
+        kind = "word" if topic[1] == _WORDS else "frame"
+        if (share := trouble[f"{kind}_loss"]) and draw() < share:
+            self._world.reached(f"{kind} lost")
             return
         copies = 1
-        if (share := trouble["frame_repeat"]) and draw() < share:
-            self._world.reached("frame repeated")
+        if (share := trouble[f"{kind}_repeat"]) and draw() < share:
+            self._world.reached(f"{kind} repeated")
             copies = 2
         for copy in range(copies):
-            delay = draw() * trouble["frame_delay"]
-            if copy or ((share := trouble["frame_reorder"]) and draw() < share):
-                delay += draw() * 0.5
+            most = trouble[f"{kind}_delay"]
+            if kind == "word":
+                # It is late by itself: it does not keep those behind it waiting.
+                delay = draw() * (most or 0.5) if most or copy else 0.0
+            else:
+                delay = draw() * most
+                if copy or ((share := trouble["frame_reorder"]) and draw() < share):
+                    delay += draw() * 0.5
             if delay:
                 self._process.kernel.after(delay, self._later, client, message)
-            else:
-                client.end.send(message)
-
-    def _deliver_word(self, client: Client, message: tuple[Any, ...]) -> None:
-        """A word between bridges is lost, said twice, or late by itself: it does not keep those behind it waiting."""
-        trouble, draw = self._world.trouble, self._draw
-        if (share := trouble["word_loss"]) and draw() < share:
-            self._world.reached("word lost")
-            return
-        copies = 1
-        if (share := trouble["word_repeat"]) and draw() < share:
-            self._world.reached("word repeated")
-            copies = 2
-        most = trouble["word_delay"]
-        for copy in range(copies):
-            if most or copy:
-                self._process.kernel.after(draw() * (most or 0.5), self._later, client, message)
             else:
                 client.end.send(message)
 

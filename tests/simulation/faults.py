@@ -334,8 +334,8 @@ class Faults:
             if world.hosts[name].process is process:
                 fleet.kill(name, silent=silent)
 
-        moments = fleet.moments(name)
-        if process.paused or not moments:
+        moments = [lambda: True, *fleet.moments(name).values()]
+        if process.paused:
             dies()
         else:
             moment = moments[int(draw() * len(moments))]

@@ -84,23 +84,31 @@ class Fleet:
     def kill(self, name: str, *, silent: bool = False) -> None:
         process = self._world.hosts[name].process
         if process is not None:
-            self._note_races(name)
+            for situation, reached in self.moments(name).items():
+                if reached():
+                    self._world.reached(situation)
             self._gone(process, "killed", silent=silent)
 
-    def moments(self, name: str) -> list[Callable[[], bool]]:
-        """Return the moments at which a kill of a host's process hurts most, and one that is any moment."""
-        moments: list[Callable[[], bool]] = [lambda: True]
-        worker, producer = self.workers.get(name), self.producers.get(name)
+    def moments(self, name: str) -> dict[str, Callable[[], bool]]:
+        """Return the moments at which a kill of a host's process hurts most, by what a kill then is called."""
+        worker, producer, scaler = self.workers.get(name), self.producers.get(name), self.scalers.get(name)
         if worker is not None:
-            moments += [worker.receiving, lambda: worker.handling.running > 0, worker.settling]
-        elif producer is not None:
-            moments += [lambda: producer.batch is not None]
-        elif name in self.bridges:
-            moments += [self.bridges[name].owes]
-        elif name in self.scalers:
-            scaler = self.scalers[name]
-            moments += [scaler.counting, scaler.starting, scaler.ending]
-        return moments
+            return {
+                "killed in a receive": worker.receiving,
+                "killed in a handler": lambda: worker.handling.running > 0,
+                "killed in a settlement": worker.settling,
+            }
+        if producer is not None:
+            return {"killed in a put": lambda: producer.batch is not None}
+        if name in self.bridges:
+            return {"bridge killed while it owed a look": self.bridges[name].owes}
+        if scaler is not None:
+            return {
+                "scaler killed in a count": scaler.counting,
+                "scaler killed in a start": scaler.starting,
+                "scaler killed while a worker ended": scaler.ending,
+            }
+        return {}
 
     def stop(self, name: str) -> None:
         process = self._world.hosts[name].process
@@ -163,29 +171,3 @@ class Fleet:
             producer = self.producers.pop(process.host.name, None)
             if producer is not None:
                 producer.unknown()
-
-    def _note_races(self, name: str) -> None:
-        world = self._world
-        worker = self.workers.get(name)
-        if worker is not None:
-            for reached, situation in (
-                (worker.receiving(), "killed in a receive"),
-                (worker.handling.running > 0, "killed in a handler"),
-                (worker.settling(), "killed in a settlement"),
-            ):
-                if reached:
-                    world.reached(situation)
-        producer = self.producers.get(name)
-        if producer is not None and producer.batch is not None:
-            world.reached("killed in a put")
-        if name in self.bridges and self.bridges[name].owes():
-            world.reached("bridge killed while it owed a look")
-        scaler = self.scalers.get(name)
-        if scaler is not None:
-            for reached, situation in (
-                (scaler.counting(), "scaler killed in a count"),
-                (scaler.starting(), "scaler killed in a start"),
-                (scaler.ending(), "scaler killed while a worker ended"),
-            ):
-                if reached:
-                    world.reached(situation)

@@ -50,6 +50,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PREFIX = "queuebell"
+REACHED: dict[type[Fact], str] = {
+    StartMissed: "wake unanswered",
+    OwnerStuck: "owner stuck",
+    HandedBack: "carried messages handed back",
+    AuditFound: "audit found work",
+    DuplicateDropped: "duplicate trigger",
+    ActedLate: "acted for the one before",
+}
 ELSEWHERE = "with another bridge"
 """Why a bridge ends a session whose listener heard the welcome of another one first."""
 
@@ -153,7 +161,6 @@ class BridgeServer:
         self._attachment: Attachment | None = None
         self._sessions: BrokeredSessions
         self._store_server: StoreServer | None = None
-        self._door: DoorServer | None = None
 
     async def run(self) -> None:
         desk = self._world.desk
@@ -201,19 +208,18 @@ class BridgeServer:
             self._store_server.listen()
             world.emit("store", True)
         elif plan.doors:
-            self._door = DoorServer(process, bridge)
+            self._store_server = DoorServer(world, process, bridge)
+            self._store_server.listen()
         await self._stop.wait()
         bridge.drain()
         if self._store_server is not None:
             self._store_server.draining = True
-        if self._door is not None:
-            self._door.draining = True
         await asyncio.sleep(0.01)
         bridge.end_sessions()
         if self._attachment is not None:
             await self._attachment.stop()
             await self._sessions.stop()
-        if self._store_server is not None:
+        if plan.store == "own" and self._store_server is not None:
             self._store_server.refuse()
         try:
             await bridge.stop()
@@ -234,23 +240,14 @@ class BridgeServer:
 
     def _fact(self, fact: Fact) -> None:
         world = self._world
-        if isinstance(fact, StartMissed):
-            world.reached("wake unanswered")
-        elif isinstance(fact, OwnerStuck):
-            world.reached("owner stuck")
-        elif isinstance(fact, HandedBack):
-            world.reached("carried messages handed back")
-        elif isinstance(fact, AuditFound):
-            world.reached("audit found work")
+        if type(fact) in REACHED:
+            world.reached(REACHED[type(fact)])
+        if isinstance(fact, AuditFound):
             world.emit("audited", fact.queue, fact.visible)
-        elif isinstance(fact, DuplicateDropped):
-            world.reached("duplicate trigger")
         elif isinstance(fact, SettledByPeer):
             world.reached(f"mark forgiven by {fact.by}")
         elif isinstance(fact, SessionClosed) and world.plan.bridges > 1 and fact.reason == ELSEWHERE:
             world.emit("session_moved", fact.listener)
-        elif isinstance(fact, ActedLate):
-            world.reached("acted for the one before")
 
 
 class StoreHost:

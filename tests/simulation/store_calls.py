@@ -127,30 +127,18 @@ class StoreServer:
                 world.emit("deleted", queue, deleted)
 
 
-class DoorServer:
+class DoorServer(StoreServer):
     """The queue API of one of several bridges: what it is asked it asks the store that all of them share (C8)."""
 
-    def __init__(self, process: Process, bridge: Bridge) -> None:
-        self.draining = False
+    def __init__(self, world: World, process: Process, bridge: Bridge) -> None:
+        super().__init__(world, process, bridge.store)
         self._bridge = bridge
-        self._tasks: set[asyncio.Task[None]] = set()
-        process.ports[PORT] = self._accept
 
-    def _accept(self, end: End) -> None:
-        end.hear = lambda request: self._begin(end, *request)
-
-    def _begin(self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], key: str | None) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(end, operation, queue, arguments), name="door")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, end: End, operation: str, queue: str, arguments: tuple[Any, ...]) -> None:
-        store: Any = self._bridge.store
+    async def _serve(self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], key: str | None) -> None:
         try:
             if self.draining:
                 raise StoreUnavailable("the bridge is stopping")
-            operations = {"put": store.put, "receive": store.receive, "settle": store.settle, "depth": store.depth}
-            answer: object = await operations[operation](queue, *arguments)
+            answer: object = await self._operations[operation](queue, *arguments)
         except StoreError as error:
             answer = error
         except Closed:

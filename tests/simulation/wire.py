@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -89,24 +89,34 @@ class WireDoor:
 
     async def connect(self) -> WireLink:
         """Open a session's connection, with the first of several bridges that answers (C9). Raises `ChannelLost`."""
+        name, end = await self._first(self._connect, CONNECT_S, TRY_S)
+        return WireLink(end, lambda: None if self._failover is None else self._over(self._failover, name))
+
+    async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
+        """Bring triggers to the bridge, or to the first of several that takes them. Raises `BusUnavailable`."""
+        several_s = max(TRY_S, PUBLISH_S / len(self._world.bridges))
+        await self._first(functools.partial(self._publish, events), PUBLISH_S, several_s)
+
+    async def _first(self, ask: Callable[..., Awaitable[Any]], alone_s: float, several_s: float) -> tuple[str, Any]:
         failover = self._failover
         if failover is None:
-            return WireLink(await self._connect(self._world.bridges[0], CONNECT_S))
+            return "", await ask(self._world.bridges[0], alone_s)
         loop = asyncio.get_running_loop()
-        why = ""
+        told: Exception | None = None
         for name in failover.round(loop.time()):
             try:
-                end = await self._connect(name, TRY_S)
-            except ChannelLost as lost:
-                why = str(lost)
+                answer = await ask(name, several_s)
+            except (ChannelLost, BusUnavailable) as error:
+                told = error
                 failover.record(name, Outcome.UNKNOWN, loop.time(), repeatable=True)
             except asyncio.CancelledError:
                 failover.record(name, Outcome.UNKNOWN, loop.time())
                 raise
             else:
                 failover.record(name, Outcome.ANSWERED, loop.time())
-                return WireLink(end, functools.partial(self._over, failover, name))
-        raise ChannelLost(why)
+                return name, answer
+        assert told is not None
+        raise told
 
     @staticmethod
     def _over(failover: Failover[str], name: str) -> None:
@@ -128,27 +138,7 @@ class WireDoor:
             raise
         return end
 
-    async def publish(self, events: Sequence[CloudQueueWorkDetected]) -> None:
-        """Bring triggers to the bridge, or to the first of several that takes them. Raises `BusUnavailable`."""
-        failover = self._failover
-        if failover is None:
-            await self._publish(self._world.bridges[0], events, PUBLISH_S)
-            return
-        loop = asyncio.get_running_loop()
-        told: BusUnavailable | None = None
-        for name in failover.round(loop.time()):
-            try:
-                await self._publish(name, events, max(TRY_S, PUBLISH_S / len(self._world.bridges)))
-            except BusUnavailable as error:
-                told = error
-                failover.record(name, Outcome.UNKNOWN, loop.time(), repeatable=True)
-            else:
-                failover.record(name, Outcome.ANSWERED, loop.time())
-                return
-        assert told is not None
-        raise told
-
-    async def _publish(self, bridge: str, events: Sequence[CloudQueueWorkDetected], within_s: float) -> None:
+    async def _publish(self, events: Sequence[CloudQueueWorkDetected], bridge: str, within_s: float) -> None:
         end = self._world.network.open(self._process, bridge, TRIGGERS)
         key = None if self._credential is None else self._credential.secret()
         end.send((key, encode_events(list(events))))

@@ -138,7 +138,7 @@ class _BridgeKeys(Keys):
             event for event in self._world.links[ANYWHERE, self._place] if isinstance(event, CloudQueueWorkDetected)
         ]
         names = {(event.source, event.id) for event in coming if event.source and event.id}
-        source = "producer" if self._world.named else "bridge"
+        source = "producer" if self._world.plan.named else "bridge"
         names |= {(source, f"{m.number}") for m in self._world.messages if m.state == "unborn"}
         names |= {(source, f"{m.number - 1}") for m in self._world.messages if m.state == "unborn" and m.delay_s}
         return sorted(names)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +31,7 @@ from queuebell.bridge.core.commands import Broadcast, End, Flush, Send
 from queuebell.bridge.core.settings import Periods
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from tests.exploration.cluster.plan import Plan
+from tests.exploration.node import half
 from tests.exploration.plan import Step, Violation
 
 QUEUE: Final = "billing/orders"
@@ -42,10 +42,6 @@ SILENT = Periods(sweep_s=0, heartbeat_s=1000.0)
 BEGINNING_S = 1_000_000.0
 REAL, STAGING = "bb", "aa"
 ANYWHERE = -1
-
-
-def half() -> float:
-    return 0.5
 
 
 def engine(queue: str) -> str:
@@ -92,127 +88,7 @@ class Worker(msgspec.Struct):
     room: bool = True
 
 
-class Bridges:
-    """The bridges' rules, their links, the listeners' states and the store: what a step of the world does to them."""
-
-    turns: Callable[..., Coordinator]
-    bells: list[WakeScheduler]
-    links: dict[tuple[int, int], list[ClusterMessage | CloudQueueWorkDetected]]
-    workers: list[Worker]
-    messages: list[Message]
-
-    def _turns(self, entry: int) -> Coordinator:
-        turns = self.bells[entry].dispatch.coordinator
-        assert isinstance(turns, Coordinator)
-        return turns
-
-    def drive(self, entry: int) -> None:
-        scheduler = self.bells[entry]
-        while commands := scheduler.commands():
-            for command in commands:
-                if isinstance(command, Broadcast):
-                    for other in range(len(self.bells)):
-                        if (entry, other) in self.links:
-                            self.links[entry, other].append(command.message)
-                elif isinstance(command, Flush):
-                    worker = self._of(entry, command.session)
-                    wakes = scheduler.take(self.clock(entry), command.session)
-                    if worker is not None:
-                        worker.inbox.extend(wakes)
-                elif isinstance(command, Send):
-                    worker = self._of(entry, command.session)
-                    if worker is not None and isinstance(command.frame, Welcome):
-                        worker.inbox.append(command.frame)
-                elif isinstance(command, End):
-                    worker = self._of(entry, command.session)
-                    if worker is not None:
-                        self._hello(worker)
-        scheduler.facts()
-
-    def _of(self, entry: int, session: int) -> Worker | None:
-        found = (each for each in self.workers if each.home == entry and each.session == session and each.alive)
-        return next(found, None)
-
-    def _hear(self, worker: Worker, frame: object) -> None:
-        if isinstance(frame, Welcome):
-            boot, gen = frame.boot, frame.queues[0].gen
-        else:
-            assert isinstance(frame, Wake)
-            boot, gen = frame.boot, frame.gen
-            worker.owed = True
-        if boot != worker.boot:
-            worker.boot, worker.gen, worker.learned = boot, gen, self.now
-        elif gen > worker.gen:
-            worker.gen, worker.learned = gen, self.now
-        self._look(worker)
-
-    def _look(self, worker: Worker) -> None:
-        if not worker.owed or worker.receive is not None:
-            return
-        if worker.holds is not None:
-            if worker.room:
-                worker.room = False
-                worker.outbox.append(More(QUEUE))
-            return
-        worker.owed = False
-        worker.receive = Receive(worker.boot, worker.gen, self.now, self.now - worker.learned)
-        worker.outbox.append(Started(QUEUE, worker.boot, worker.gen))
-        self.receives += 1
-
-    def _read(self, receive: Receive) -> None:
-        receive.read = True
-        for message in self.messages:
-            if message.state == "visible":
-                message.state, message.visible_at = "leased", self.now + VISIBILITY_S
-                receive.found = message.number
-                return
-
-    def _answered(self, worker: Worker) -> None:
-        receive = worker.receive
-        assert receive is not None
-        worker.receive = None
-        if receive.found is not None:
-            worker.holds = receive.found
-            worker.owed = True
-            worker.room = False
-            worker.outbox.append(More(QUEUE))
-        elif worker.owed:
-            self._look(worker)
-        elif receive.boot == worker.boot:
-            age_ms = round((self.now - receive.began) * 1000)
-            cover = EmptyReceive(QUEUE, receive.boot, receive.gen, age_ms, after_ms=int(receive.after_s * 1000))
-            worker.outbox.append(cover)
-
-    def _handled(self, worker: Worker) -> None:
-        assert worker.holds is not None
-        message = self.messages[worker.holds]
-        if message.state == "leased":
-            message.state = "gone"
-        worker.holds = None
-        worker.room = True
-        worker.outbox.append(Room(QUEUE, 1, worker.gen))
-        self._look(worker)
-
-    def _end_worker(self, worker: Worker) -> None:
-        worker.alive = False
-        self.bells[worker.home].lost(self.clock(worker.home), worker.session, "gone")
-        self.drive(worker.home)
-        worker.holds, worker.receive, worker.owed = None, None, False
-
-    def _deliver(self, entry: int, what: ClusterMessage | CloudQueueWorkDetected) -> None:
-        scheduler, now = self.bells[entry], self.clock(entry)
-        if isinstance(what, CloudQueueWorkDetected):
-            scheduler.trigger(now, what, "nats", shared=True)
-        else:
-            self._turns(entry).on_message(now, what)
-        self.drive(entry)
-
-    def lost(self) -> list[int]:
-        """Return the messages that nobody handled; to be asked of a settled world."""
-        return [message.number for message in self.messages if message.state not in ("gone", "unborn")]
-
-
-class World(Bridges):
+class World:
     """Everything there is, at one moment."""
 
     def __init__(self, plan: Plan) -> None:
@@ -228,9 +104,6 @@ class World(Bridges):
         self.began = -1.0
         """When the newest receive began that came back empty."""
         self.now = BEGINNING_S
-        self.turns = plan.turns
-        self.named = plan.named
-        self.heard_by = plan.heard_by
         self.left: dict[str, int] = {}
         self.boots = 0
         self.receives = 0
@@ -271,7 +144,7 @@ class World(Bridges):
         self.boots = number
         periods = msgspec.structs.replace(SILENT, sweep_s=self.plan.sweep_s)
         scheduler = self.plan.scheduler(boot, periods, half, engine if self.plan.engine else None)
-        scheduler.coordinator = scheduler.dispatch.coordinator = self.turns(scheduler.dispatch, scheduler.timers)
+        scheduler.coordinator = scheduler.dispatch.coordinator = self.plan.turns(scheduler.dispatch, scheduler.timers)
         for other in range(2):
             self.links[entry, other] = []
             self.links[other, entry] = []
@@ -281,10 +154,72 @@ class World(Bridges):
     def drive(self, entry: int) -> None:
         if entry in self.down:
             return
-        super().drive(entry)
+        self._perform(entry)
         while (at := self.bells[entry].deadline()) is not None and at <= self.clock(entry):
             self.bells[entry].tick(self.clock(entry))
-            super().drive(entry)
+            self._perform(entry)
+
+    def _perform(self, entry: int) -> None:
+        scheduler = self.bells[entry]
+        while commands := scheduler.commands():
+            for command in commands:
+                if isinstance(command, Broadcast):
+                    for other in range(len(self.bells)):
+                        if (entry, other) in self.links:
+                            self.links[entry, other].append(command.message)
+                elif isinstance(command, Flush):
+                    worker = self._of(entry, command.session)
+                    wakes = scheduler.take(self.clock(entry), command.session)
+                    if worker is not None:
+                        worker.inbox.extend(wakes)
+                elif isinstance(command, Send):
+                    worker = self._of(entry, command.session)
+                    if worker is not None and isinstance(command.frame, Welcome):
+                        worker.inbox.append(command.frame)
+                elif isinstance(command, End):
+                    worker = self._of(entry, command.session)
+                    if worker is not None:
+                        self._hello(worker)
+        scheduler.facts()
+
+    def _of(self, entry: int, session: int) -> Worker | None:
+        found = (each for each in self.workers if each.home == entry and each.session == session and each.alive)
+        return next(found, None)
+
+    def _hear(self, worker: Worker, frame: object) -> None:
+        if isinstance(frame, Welcome):
+            boot, gen = frame.boot, frame.queues[0].gen
+        else:
+            assert isinstance(frame, Wake)
+            boot, gen = frame.boot, frame.gen
+            worker.owed = True
+        if boot != worker.boot:
+            worker.boot, worker.gen, worker.learned = boot, gen, self.now
+        elif gen > worker.gen:
+            worker.gen, worker.learned = gen, self.now
+        self._look(worker)
+
+    def _deliver(self, entry: int, what: ClusterMessage | CloudQueueWorkDetected) -> None:
+        scheduler, now = self.bells[entry], self.clock(entry)
+        work = scheduler.pending.find(QUEUE)
+        before = None if work is None else work.found_empty_at
+        if isinstance(what, CloudQueueWorkDetected):
+            scheduler.trigger(now, what, "nats", shared=True)
+        else:
+            self._turns(entry).on_message(now, what)
+        self.drive(entry)
+        work = scheduler.pending.find(QUEUE)
+        found = None if work is None else work.found_empty_at
+        if not self.begun or not self.plan.coverage or not isinstance(what, Covered) or found in (None, before):
+            return
+        # C5: the sweep counts from there.
+        if self._real(entry, found) > self.began + 1e-6:
+            raise Violation("C5", "a cover of a peer is taken for younger than the receive")
+
+    def _turns(self, entry: int) -> Coordinator:
+        turns = self.bells[entry].dispatch.coordinator
+        assert isinstance(turns, Coordinator)
+        return turns
 
     def _arrive(self) -> None:
         moved = True
@@ -300,22 +235,6 @@ class World(Bridges):
                 while worker.alive and worker.inbox and not self.plan.slow_wakes:
                     self._hear(worker, worker.inbox.pop(0))
                     moved = True
-
-    def _deliver(self, entry: int, what: ClusterMessage | CloudQueueWorkDetected) -> None:
-        work = self.bells[entry].pending.find(QUEUE)
-        before = None if work is None else work.found_empty_at
-        super()._deliver(entry, what)
-        work = self.bells[entry].pending.find(QUEUE)
-        if (
-            not self.plan.coverage
-            or not isinstance(what, Covered)
-            or work is None
-            or work.found_empty_at in (None, before)
-        ):
-            return
-        # C5: the sweep counts from there.
-        if self._real(entry, work.found_empty_at) > self.began + 1e-6 and self.begun:
-            raise Violation("C5", "a cover of a peer is taken for younger than the receive")
 
     def _hello(self, worker: Worker) -> None:
         scheduler, now = self.bells[worker.home], self.clock(worker.home)
@@ -333,45 +252,19 @@ class World(Bridges):
         worker.room = worker.holds is None
         self.drive(worker.home)
 
-    def _look(self, worker: Worker) -> None:
-        if not worker.session:
-            return  # decision 0032: what a listener without a bridge takes, and dies with, nobody knows of
-        super()._look(worker)
-        if worker.receive is not None and not self.plan.slow_reads:
-            self._read_by(worker)
-
-    def _read_by(self, worker: Worker) -> None:
-        receive = worker.receive
-        assert receive is not None
-        if receive.read:
-            return
-        if worker.home in self.plan.staging:
-            receive.read = True
-        else:
-            self._read(receive)
-
-    def _answered(self, worker: Worker) -> None:
-        receive = worker.receive
-        assert receive is not None
-        said = len(worker.outbox)
-        super()._answered(worker)
-        if receive.found is None:
-            self.began = max(self.began, receive.began)
-        if self.plan.engine:
-            worker.outbox[said:] = [_owned(frame) for frame in worker.outbox[said:]]
-
     def _put(self, message: Message) -> None:
         message.state = "delayed" if message.delay_s else "visible"
         if message.number in self.plan.taken:
             message.state = "gone"
         message.visible_at = self.now + message.delay_s
         number = message.number - (message.delay_s > 0 and not self.plan.own_ids)
+        named = self.plan.named
         event = CloudQueueWorkDetected(
-            "billing", "orders", id=f"{number}" if self.named else None, source="producer" if self.named else None,
+            "billing", "orders", id=f"{number}" if named else None, source="producer" if named else None,
             not_before_ms=round(message.delay_s * 1000),
         )  # fmt: skip
-        heard = [entry for entry in self.heard_by if entry not in self.down]
-        if len(self.heard_by) == 2 or not heard:
+        heard = [entry for entry in self.plan.heard_by if entry not in self.down]
+        if len(self.plan.heard_by) == 2 or not heard:
             for entry in range(2):
                 self.links[ANYWHERE, entry].append(event)
             return
@@ -384,6 +277,61 @@ class World(Bridges):
             for entry in range(2):
                 if entry not in heard:
                     self.links[ANYWHERE, entry].append(event)
+
+    def _look(self, worker: Worker) -> None:
+        # Decision 0032: what a listener without a bridge takes, and dies with, nobody knows of.
+        if not worker.session or not worker.owed or worker.receive is not None:
+            return
+        if worker.holds is not None:
+            if worker.room:
+                worker.room = False
+                worker.outbox.append(More(QUEUE))
+            return
+        worker.owed = False
+        worker.receive = Receive(worker.boot, worker.gen, self.now, self.now - worker.learned)
+        worker.outbox.append(Started(QUEUE, worker.boot, worker.gen))
+        self.receives += 1
+        if not self.plan.slow_reads:
+            self._do_read(worker.number)
+
+    def _do_read(self, number: int) -> None:
+        worker = self.workers[number]
+        receive = worker.receive
+        if receive.read:
+            return
+        receive.read = True
+        found = next((message for message in self.messages if message.state == "visible"), None)
+        if found is not None and worker.home not in self.plan.staging:
+            found.state, found.visible_at = "leased", self.now + VISIBILITY_S
+            receive.found = found.number
+
+    def _do_answer(self, number: int) -> None:
+        worker = self.workers[number]
+        receive = worker.receive
+        worker.receive = None
+        if receive.found is not None:
+            worker.holds = receive.found
+            worker.owed = True
+            worker.room = False
+            worker.outbox.append(More(QUEUE))
+            return
+        if worker.owed:
+            self._look(worker)
+        elif receive.boot == worker.boot:
+            age_ms, after_ms = round((self.now - receive.began) * 1000), int(receive.after_s * 1000)
+            own = self.plan.engine
+            worker.outbox.append(EmptyReceive(QUEUE, receive.boot, receive.gen, age_ms, after_ms=after_ms, own=own))
+        self.began = max(self.began, receive.began)
+
+    def _do_handle(self, number: int) -> None:
+        worker = self.workers[number]
+        message = self.messages[worker.holds]
+        if message.state == "leased":
+            message.state = "gone"
+        worker.holds = None
+        worker.room = True
+        worker.outbox.append(Room(QUEUE, 1, worker.gen))
+        self._look(worker)
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
@@ -493,15 +441,6 @@ class World(Bridges):
         worker = self.workers[number]
         self._hear(worker, worker.inbox.pop(0))
 
-    def _do_read(self, number: int) -> None:
-        self._read_by(self.workers[number])
-
-    def _do_answer(self, number: int) -> None:
-        self._answered(self.workers[number])
-
-    def _do_handle(self, number: int) -> None:
-        self._handled(self.workers[number])
-
     def _do_greet(self, number: int) -> None:
         self._hello(self.workers[number])
 
@@ -515,9 +454,11 @@ class World(Bridges):
         for message in self.messages:
             if message.state == "leased" and self.held(message):
                 message.visible_at = self.now + VISIBILITY_S  # it was renewed just now
+        worker.alive = False
         if worker.session:
-            self._end_worker(worker)
-        worker.alive, worker.session = False, 0
+            self.bells[worker.home].lost(self.clock(worker.home), worker.session, "gone")
+            self.drive(worker.home)
+        worker.session = 0
         worker.holds, worker.receive, worker.owed, worker.inbox, worker.outbox = None, None, False, [], []
 
     def _do_crash_bridge(self, entry: int) -> None:
@@ -652,10 +593,6 @@ class World(Bridges):
         elif kind == "come late":
             about = self.late_words[what][2]
         return f"{self.now - BEGINNING_S:8.3f} {kind} {what} {about} {[message.state for message in self.messages]}"
-
-
-def _owned(frame: UpFrame) -> UpFrame:
-    return msgspec.structs.replace(frame, own=True) if isinstance(frame, EmptyReceive) else frame
 
 
 UNFAIR = frozenset({"handle", "put later", "come late", "part"})

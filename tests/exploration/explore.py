@@ -191,8 +191,6 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class WrongTurn(msgspec.Struct, frozen=True):
-    """One wrong turn, and every way in which it is planted."""
-
     name: str
     says: str
     caught: tuple[Trial, ...]

@@ -75,8 +75,6 @@ class Link(msgspec.Struct, eq=False):
 
 
 class Held(msgspec.Struct, eq=False):
-    """A message in a listener's hands."""
-
     token: int
     message: int
     receipt: int

@@ -12,13 +12,11 @@ from queuebell.listeners.wake.controller import Controller
 from queuebell.listeners.wake.timers import DeadMan
 
 Step = tuple[str, int]
-"""What happens, and to whom."""
 
 QUEUES = ("a/one", "a/two")
 BEAT_S = 5.0
 ACCEPT_S = 0.1
 BEGINNING_S = 1000.0
-"""When every world begins."""
 
 
 class Violation(AssertionError):
@@ -59,7 +57,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Of the bridge; an own store restarts with it."""
     lost_wakes: int = 0
     lost_frames: int = 0
-    """Any frame, either way."""
     errors: int = 0
     unknowns: int = 0
     """Receives whose outcome the listener never learns."""
@@ -86,10 +83,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a session may be slow to take its wakes, so that they merge (B3)."""
     split_hear: bool = False
     """Whether the bridge hears of a commit later than the writer makes it."""
-    hasty: bool = True
-    """Whether time may pass in the chaos of a random story even while something is under way."""
-    groups: bool = True
-    """Whether the writer may commit several calls at once."""
     beats: bool = True
     settled: bool = False
     """Whether the story begins with everybody welcomed and idle."""

@@ -21,7 +21,6 @@ class Message(msgspec.Struct, eq=False):
     until: float = 0.0
     receipt: int = 0
     count: int = 0
-    """The dequeue count."""
     seen: int = 0
     """How often a listener's process got hold of it."""
 
@@ -51,8 +50,6 @@ class Request(msgspec.Struct, eq=False):
 
 
 class Call(msgspec.Struct, eq=False):
-    """One call in the own store's writer."""
-
     kind: str
     queue: str
     request: Request | None = None
@@ -78,8 +75,6 @@ class Backlog(msgspec.Struct, eq=False):
 
 
 class Hand(msgspec.Struct, eq=False):
-    """The outcome of a grant."""
-
     queue: str
     session: int
     granted: int

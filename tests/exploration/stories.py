@@ -44,7 +44,6 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     triggers: tuple[float, ...] = (0.0,)
     """When triggers come that no message stands behind."""
     loses_started: int = 0
-    """How many `started` are lost."""
     stops: int = 0
     """How many listeners are asked to stop in the middle of the last trigger's receive."""
     controller: type[Controller] = TriesLikeTheShell
@@ -80,7 +79,6 @@ class _Play:
         self.began = world.now
         self.fails = False
         self.seen: list[float] = []
-        """When each receive began."""
         self.back = self.forward = 0
         """How often a dead-man deadline moved back, and on."""
         self._deadlines: dict[tuple[int, str], float] = {}

@@ -72,7 +72,7 @@ class Walk:
 
     def _chaos(self) -> None:
         chance, world = self.chance, self.world
-        hasty = chance.choice((0.0, 0.02, 0.1)) if self.plan.hasty else 0.0
+        hasty = chance.choice((0.0, 0.02, 0.1))
         fault = chance.choice((0.05, 0.2, 0.5))
         lazy = chance.choice((0.02, 0.2, 1.0))
         eager = chance.choice((0.1, 0.3, 1.0))

@@ -34,8 +34,6 @@ FAULTS = frozenset(
 
 
 class Ids:
-    """New ids, one after another."""
-
     def __init__(self) -> None:
         self._given = 0
 
@@ -52,8 +50,6 @@ class Publish(msgspec.Struct, eq=False):
 
 
 class World:
-    """Everything there is, at one moment."""
-
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.now = BEGINNING_S
@@ -543,7 +539,7 @@ class World:
 
     def steps(self, *, faults: bool = True) -> list[Step]:
         out: list[Step] = []
-        plan, left = self.plan, self.left
+        left = self.left
         for message in self.messages:
             if message.state == UNPUT and not self._putting(message.id):
                 out.append(("put", message.id))
@@ -574,7 +570,7 @@ class World:
                 out.append(("unknown", request.id))
         if self.store.calls:
             out.append(("write", 1))
-            if plan.groups and len(self.store.calls) > 1:
+            if len(self.store.calls) > 1:
                 out.append(("write", len(self.store.calls)))
         if self.store.outcomes:
             out.append(("hear", 0))

@@ -81,7 +81,6 @@ class Desk:
         """What stood in the file last that could be read."""
         self._damaged: list[bool] = []
         self._held: dict[str, str] = {}
-        """By host: what it shows."""
         self._proofs: dict[str, _Proof] = {}
         self._regranted: dict[str, float] = {}
         self._opened: dict[int, tuple[str, tuple[str, ...]]] = {}

@@ -34,8 +34,6 @@ _URL: Final = "nats://broker"
 
 
 class Client:
-    """One connection as the broker sees it."""
-
     def __init__(self, end: End, number: int) -> None:
         self.end = end
         self.number = number
@@ -44,8 +42,6 @@ class Client:
 
 
 class BrokerServer:
-    """The broker itself."""
-
     def __init__(self, world: World, process: Process) -> None:
         self._world = world
         self._process = process
@@ -263,15 +259,11 @@ class SimulatedBroker:
 
 
 class SimulatedChannel(BrokeredChannel):
-    """The listener's way over the simulated broker."""
-
     def __init__(self, world: World, process: Process, instance: str) -> None:
         key = None if world.desk is None else world.desk.key_of(process.host.name)
         super().__init__(_URL, instance, make=lambda: SimulatedBroker(world, process), api_key=key)
 
 
 class SimulatedBus(BrokerBus):
-    """The producer's way over the simulated broker."""
-
     def __init__(self, world: World, process: Process) -> None:
         super().__init__(_URL, make=lambda: SimulatedBroker(world, process))

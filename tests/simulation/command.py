@@ -36,7 +36,6 @@ SEEDS: Final = 1000
 QUIET_S: Final = 300.0
 """Quiet at the end of each run, in which receives of empty queues are counted."""
 FAILURES: Final = 5
-"""Failed runs that are printed; the rest is counted."""
 SHRINK_RUNS: Final = 100
 STORY_LINES: Final = 60
 ENOUGH: Final = 16

@@ -25,7 +25,6 @@ _SILENT: Final = 0.25
 _TURNS: Final = 4
 """How many more turns a process may have after the moment it is to be killed at: each await is as good as another."""
 _PATIENCE_S: Final = 10.0
-"""How long a kill waits for its moment."""
 STALLS_S: Final = (0.9, 3.4, 10.0)
 """How long a loop stands still: less than a member notices, less than its peers do, and longer."""
 RECEIVES: Final = ("store_down", "store_slow", "store_errors", "false_empty", "receive_unknown")
@@ -53,7 +52,6 @@ class Trouble:
 
     def __init__(self) -> None:
         self.store_works = True
-        """Whether receives are answered as they should be."""
         self._levels: dict[str, list[float]] = {}
 
     def __getitem__(self, name: str) -> float:
@@ -115,127 +113,101 @@ def _link(plan: Plan, chance: random.Random) -> str:
     return f"{near}>{far}" if chance.random() < 0.5 else f"{far}>{near}"
 
 
-def _bridge(plan: Plan, chance: random.Random) -> str:
-    return _one(plan.bridge_names, chance)
-
-
-def _first_bridge(plan: Plan, chance: random.Random) -> str:
-    return plan.bridge_names[0]
-
-
-def _producer(plan: Plan, chance: random.Random) -> str:
-    return _one(plan.producer_names, chance)
-
-
-def _scaler(plan: Plan, chance: random.Random) -> str:
-    return _one(plan.scaler_names, chance)
-
-
-def _store(plan: Plan, chance: random.Random) -> str:
-    return "store"
-
-
-def _broker(plan: Plan, chance: random.Random) -> str:
-    return "broker"
+TARGETS: Final[dict[str, Target]] = {
+    "process": _process,
+    "caller": _caller,
+    "key holder": _key_holder,
+    "link": _link,
+    "bridge": lambda plan, chance: _one(plan.bridge_names, chance),
+    "first bridge": lambda plan, chance: plan.bridge_names[0],
+    "producer": lambda plan, chance: _one(plan.producer_names, chance),
+    "scaler": lambda plan, chance: _one(plan.scaler_names, chance),
+    "store": lambda plan, chance: "store",
+    "broker": lambda plan, chance: "broker",
+}
+PLANS: Final[dict[str, Applies]] = {
+    "all": lambda plan: True,
+    "elsewhere": lambda plan: plan.store == "elsewhere",
+    "over a broker": lambda plan: plan.channel == "broker",
+    "with a broker": lambda plan: plan.channel == "broker" or plan.bridges > 1,
+    "several bridges": lambda plan: plan.bridges > 1,
+    "scalers": lambda plan: plan.scalers > 0,
+    "keys": lambda plan: plan.auth,
+}
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 
-def _always(plan: Plan) -> bool:
-    return True
-
-
-def _elsewhere(plan: Plan) -> bool:
-    return plan.store == "elsewhere"
-
-
-def _brokered(plan: Plan) -> bool:
-    return plan.channel == "broker"
-
-
-def _with_broker(plan: Plan) -> bool:
-    return plan.channel == "broker" or plan.bridges > 1
-
-
-def _several(plan: Plan) -> bool:
-    return plan.bridges > 1
-
-
-def _scaled(plan: Plan) -> bool:
-    return plan.scalers > 0
-
-
-def _keys(plan: Plan) -> bool:
-    return plan.auth
-
-
 class Kind(NamedTuple):
     """A kind of fault: whom it befalls, the values it is drawn from, where it can be, and what of `Faults` does it."""
 
-    target: Target
+    target: str
     values: tuple[float, ...] = ()
-    applies: Applies = _always
+    where: str = "all"
     act: str = "_turn"
+
+    def applies(self, plan: Plan) -> bool:
+        return PLANS[self.where](plan)
 
 
 SECONDS, SHARES, SMALL_SHARES, EITHER = (0.05, 0.5, 3.0), (0.2, 0.5, 1.0), (0.1, 0.5, 1.0), (0.0, 1.0)
 KINDS: Final[dict[str, Kind]] = {
     # Killed and started again after the length; stopped for a while; with its machine, so that its clock stands still;
     # stopped gracefully and started again after the length.
-    "crash": Kind(_process, act="_kill"),
-    "pause": Kind(_process, act="_freeze"),
-    "suspend": Kind(_process, act="_freeze"),
-    "restart": Kind(_process, act="_restart"),
+    "crash": Kind("process", act="_kill"),
+    "pause": Kind("process", act="_freeze"),
+    "suspend": Kind("process", act="_freeze"),
+    "restart": Kind("process", act="_restart"),
     # ``a>b``: nothing passes either way, or from a to b; connections break; messages take so many seconds more.
-    "partition": Kind(_link, act="_partition"),
-    "half_open": Kind(_link, act="_half_open"),
-    "reset": Kind(_link, act="_reset"),
-    "slow_link": Kind(_link, SECONDS, act="_slow_link"),
+    "partition": Kind("link", act="_partition"),
+    "half_open": Kind("link", act="_half_open"),
+    "reset": Kind("link", act="_reset"),
+    "slow_link": Kind("link", SECONDS, act="_slow_link"),
     # The broker is gone; takes everything and delivers nothing; a share of its messages is lost, repeated, overtaken;
     # each takes up to so many seconds more.
-    "broker_kill": Kind(_broker, applies=_with_broker, act="_kill"),
-    "broker_deaf": Kind(_broker, applies=_with_broker),
-    "frame_loss": Kind(_broker, SMALL_SHARES, _brokered),
-    "frame_repeat": Kind(_broker, SMALL_SHARES, _brokered),
-    "frame_reorder": Kind(_broker, SMALL_SHARES, _brokered),
-    "frame_delay": Kind(_broker, SECONDS, _brokered),
+    "broker_kill": Kind("broker", where="with a broker", act="_kill"),
+    "broker_deaf": Kind("broker", where="with a broker"),
+    "frame_loss": Kind("broker", SMALL_SHARES, "over a broker"),
+    "frame_repeat": Kind("broker", SMALL_SHARES, "over a broker"),
+    "frame_reorder": Kind("broker", SMALL_SHARES, "over a broker"),
+    "frame_delay": Kind("broker", SECONDS, "over a broker"),
     # The store refuses; takes seconds for each call; a share of its calls fails; of its receives find nothing though
     # there is something; of its receives, puts and settlements are carried out and the answer is lost. The own store is
     # down with its bridge, and never wrong about what it holds.
-    "store_down": Kind(_store, applies=_elsewhere, act="_store_down"),
-    "store_slow": Kind(_store, (0.5, 3.0, 9.0, 15.0)),
-    "store_errors": Kind(_store, SHARES),
-    "false_empty": Kind(_store, SHARES, _elsewhere),
-    "receive_unknown": Kind(_store, SHARES),
-    "put_unknown": Kind(_store, SHARES),
-    "settle_unknown": Kind(_store, SHARES),
+    "store_down": Kind("store", where="elsewhere", act="_store_down"),
+    "store_slow": Kind("store", (0.5, 3.0, 9.0, 15.0)),
+    "store_errors": Kind("store", SHARES),
+    "false_empty": Kind("store", SHARES, "elsewhere"),
+    "receive_unknown": Kind("store", SHARES),
+    "put_unknown": Kind("store", SHARES),
+    "settle_unknown": Kind("store", SHARES),
     # A share of the triggers vanish though they were acknowledged; the producer dies after its next put, before it
     # publishes.
-    "trigger_dropped": Kind(_first_bridge, SMALL_SHARES, _elsewhere),
-    "killed_before_publish": Kind(_producer, applies=_elsewhere, act="_killed_before_publish"),
+    "trigger_dropped": Kind("first bridge", SMALL_SHARES, "elsewhere"),
+    "killed_before_publish": Kind("producer", where="elsewhere", act="_killed_before_publish"),
     # A key is revoked, and replaced after the length (1: replaced first, and revoked then); the next one, or with 1 a
     # token, ends by itself half-way to it; what a process may is taken from it; the bridge's access file is damaged
     # (1: gone), while what it said last holds.
-    "key_revoked": Kind(_key_holder, EITHER, _keys, "_key_revoked"),
-    "key_expires": Kind(_key_holder, EITHER, _keys, "_key_expires"),
-    "grants_shrunk": Kind(_key_holder, applies=_keys, act="_grants_shrunk"),
-    "access_broken": Kind(_first_bridge, EITHER, _keys, "_access_broken"),
+    "key_revoked": Kind("key holder", EITHER, "keys", "_key_revoked"),
+    "key_expires": Kind("key holder", EITHER, "keys", "_key_expires"),
+    "grants_shrunk": Kind("key holder", where="keys", act="_grants_shrunk"),
+    "access_broken": Kind("first bridge", EITHER, "keys", "_access_broken"),
     # The loop of a bridge stands still; all but one are killed, and started again after the length; a share of the
     # words between them is lost, said twice; each comes up to so many seconds late.
-    "stall": Kind(_bridge, applies=_several, act="_freeze"),
-    "others_killed": Kind(_bridge, applies=_several, act="_kill_others"),
-    "word_loss": Kind(_broker, SMALL_SHARES, _several),
-    "word_repeat": Kind(_broker, SMALL_SHARES, _several),
-    "word_delay": Kind(_broker, (0.5, 3.0, 10.0), _several),
+    "stall": Kind("bridge", where="several bridges", act="_freeze"),
+    "others_killed": Kind("bridge", where="several bridges", act="_kill_others"),
+    "word_loss": Kind("broker", SMALL_SHARES, "several bridges"),
+    "word_repeat": Kind("broker", SMALL_SHARES, "several bridges"),
+    "word_delay": Kind("broker", (0.5, 3.0, 10.0), "several bridges"),
     # A share of the starts fail at once; of those started end, or hang, before their listener has a session; each takes
     # seconds more.
-    "start_fails": Kind(_scaler, SHARES, _scaled),
-    "start_dies": Kind(_scaler, SHARES, _scaled),
-    "start_hangs": Kind(_scaler, SHARES, _scaled),
-    "start_slow": Kind(_scaler, (1.0, 5.0, 15.0), _scaled),
+    "start_fails": Kind("scaler", SHARES, "scalers"),
+    "start_dies": Kind("scaler", SHARES, "scalers"),
+    "start_hangs": Kind("scaler", SHARES, "scalers"),
+    "start_slow": Kind("scaler", (1.0, 5.0, 15.0), "scalers"),
     # A share of a process's calls to something else raises: stores, channels, observers, hooks, actuators.
-    "exception": Kind(_caller, (0.02, 0.2, 1.0), act="_exception"),
+    "exception": Kind("caller", (0.02, 0.2, 1.0), act="_exception"),
 }
 
 
@@ -263,7 +235,7 @@ def _drawn(kinds: list[str], gap_s: float, plan: Plan, chance: random.Random) ->
         length = min(chance.expovariate(1.0 / plan.fault_length_s), plan.fault_length_s * 5)
         if name == "stall":
             length = _one(STALLS_S, chance)
-        target = kind.target(plan, chance)
+        target = TARGETS[kind.target](plan, chance)
         value = chance.choice(kind.values) if kind.values else 0.0
         drawn.append(Fault(round(at, 3), name, target, round(length, 3), value))
     return drawn

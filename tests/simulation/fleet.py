@@ -18,8 +18,6 @@ Main = Callable[[Process], Coroutine[Any, Any, None]]
 
 
 class Fleet:
-    """Starts and ends processes by the name of their host."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self._disks = {name: Disk() for name in world.bridges}

@@ -51,8 +51,6 @@ class Way:
 
 
 class Pipe:
-    """One direction of a connection."""
-
     __slots__ = ("_last", "_network", "_way", "flying", "held", "to")
 
     def __init__(self, network: Network, way: Way) -> None:
@@ -89,8 +87,6 @@ class Pipe:
 
 
 class End:
-    """One end of a connection, of one process."""
-
     __slots__ = ("_inbox", "_open", "_waiter", "hear", "host", "lost", "on_lost", "peer", "pipe", "port", "process")
 
     def __init__(self, host: Host, process: Process | None) -> None:
@@ -220,8 +216,6 @@ class End:
 
 
 class Network:
-    """All hosts and the ways between them."""
-
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.hosts: dict[str, Host] = {}

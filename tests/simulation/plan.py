@@ -40,8 +40,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Listeners that run for good; with scalers, how many each of these starts at most."""
     scalers: int = 0
     """Machines whose scaler starts the listeners of one queue, from none on (Z1 to Z7); 0 has none."""
-    kept: int = 0
-    """Listeners that each scaler keeps, however little there is to do."""
     idle_s: float = 15.0
     """For how long a listener is idle before its scaler ends it."""
     outlive: bool = False
@@ -53,7 +51,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     producers: int = 2
     queues: int = 1
     messages: int = 24
-    """Messages that each producer puts."""
     burst: int = 4
     """Messages of one put, at most 32; producers put 1 to this many at once."""
     concurrency: int = 3
@@ -69,7 +66,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Share of puts that become visible later, by up to ``delay_s``."""
     delay_s: float = 20.0
     handler_s: tuple[float, float] = (0.01, 3.0)
-    """What a handler takes: from, to."""
     handler_failure_share: float = 0.05
     complete_receive: bool = True
     """Elsewhere: an empty receive proves that nothing is due."""
@@ -80,11 +76,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     hours: float = 300.0 / 3600.0
     """Length of the phase with puts and faults."""
     faults: tuple[str, ...] = tuple(KINDS)
-    """Kinds that may be drawn."""
     fault_gap_s: float = 20.0
-    """Mean time between the beginnings of two faults."""
     fault_length_s: float = 20.0
-    """Mean length of a fault."""
     sweep: bool = True
     deadman: bool = True
     healed_s: float = 240.0
@@ -147,4 +140,3 @@ PRESETS: Final[dict[str, Plan]] = {
         Plan(name="cluster-elsewhere-broker", store="elsewhere", channel="broker", bridges=3),
     )
 }
-"""Small plans by name; the tests run each with many seeds."""

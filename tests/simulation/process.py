@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 # Private: `_run`, `_when`: asyncio's handles, which this loop runs in virtual time.
 
 TURN_S: Final = 0.002
-"""What a turn of a loop takes at most."""
 PROMPT: Final = 0.8
-"""Share of the turns that take no time."""
 _ROUNDING_S: Final = 1e-9
 """Timers get their turn by so much later: one that came a rounding error early would be asked for again, for ever."""
 _LEFT: Final = logging.getLogger("tests.simulation")

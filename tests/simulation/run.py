@@ -111,8 +111,6 @@ def run(
 
 
 class _Run:
-    """The phases of one run."""
-
     def __init__(self, world: World, checks: Checks, story: Story) -> None:
         self._world = world
         self._checks = checks

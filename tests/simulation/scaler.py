@@ -34,8 +34,6 @@ KILLED: Final = -9
 
 
 class SimulatedLink(ScalerLink):
-    """A worker's end of the socket to its scaler."""
-
     def __init__(self, say: Callable[[bytes], None]) -> None:
         super().__init__()
         self._say_on = say
@@ -58,9 +56,7 @@ class Started:
         """Once its listener runs; before that a signal ends it at once."""
         self.told_to_end = False
         self.said: list[bytes] = []
-        """All its words."""
         self.code: int | None = None
-        """What it ended with."""
         self._world = world
         self._actuator = actuator
 
@@ -277,8 +273,6 @@ class EnduringActuator(VirtualActuator):
 
 
 class ScalerHost:
-    """One scaler's process."""
-
     def __init__(self, world: World, fleet: Fleet, process: Process) -> None:
         plan = world.plan
         self._world = world
@@ -311,7 +305,7 @@ class ScalerHost:
             self.actuator,
             bridge=exceptions.spoil_channel(way_to_bridge(world, process, store, instance)),
             name=process.name,
-            min=plan.kept,
+            min=0,
             max=plan.workers,
             idle=plan.idle_s,
             per_process=plan.concurrency,

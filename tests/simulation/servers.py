@@ -119,8 +119,6 @@ class DiskStore(embedded.MemoryStore):
 
 
 class BridgeServer:
-    """One bridge, from its start to its end. ``disk`` belongs to its host."""
-
     def __init__(self, world: World, process: Process, disk: Disk) -> None:
         self.boot = f"{process.chance.getrandbits(128):032x}"
         self._world = world

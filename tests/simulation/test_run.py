@@ -297,7 +297,6 @@ POOLS = (
         handler_s=(0.01, 20.0),
     ),
 )
-"""Workers whose queues share slots."""
 
 
 @pytest.mark.parametrize("seeds", chunks(len(POOLS), 30, 120), ids=str)

@@ -52,8 +52,6 @@ class Network:
 
 
 class Pipe(asyncio.Transport):
-    """One end of a connection."""
-
     peer: Pipe
 
     def __init__(self, network: Network, protocol: asyncio.Protocol) -> None:

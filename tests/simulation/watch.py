@@ -26,8 +26,6 @@ _BORN = (0, False)
 
 def watched(world: World, host: Host) -> type[WakeScheduler]:
     class Watched(world.scheduler):  # type: ignore[name-defined,misc]
-        """Tells triggers, covers and marks."""
-
         _told: dict[str, tuple[int, bool]]
 
         def trigger(

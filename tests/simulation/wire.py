@@ -46,8 +46,6 @@ _REVOKED: Final = b"revoked"
 
 
 class WireLink:
-    """The listener's end of a session (`queuebell.listeners.session.channel.Link`)."""
-
     def __init__(self, end: End, over: Callable[[], None] = lambda: None) -> None:
         self._end = end
         self._over: Callable[[], None] | None = over
@@ -168,8 +166,6 @@ class OwnDoor(WireDoor):
 
 
 class WireOutlet:
-    """The bridge's end of a session (`queuebell.bridge.service.channels.base.Outlet`)."""
-
     kind = "websocket"
 
     def __init__(self, world: World, end: End) -> None:
@@ -188,8 +184,6 @@ class WireOutlet:
 
 
 class WireServer:
-    """The bridge's half."""
-
     def __init__(self, world: World, process: Process, bridge: Bridge, access: WatchedFile | None = None) -> None:
         self._world = world
         self._bridge = bridge

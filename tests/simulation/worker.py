@@ -30,7 +30,6 @@ class WitnessedListener(Listener):
 
     deadman = True
     clock: Callable[[], float]
-    """True time."""
     link: ScalerLink | None = None
     """To the scaler that started it, if one did."""
 
@@ -69,8 +68,6 @@ def way_to_bridge(world: World, process: Process, store: RemoteStore, instance: 
 
 
 class Worker:
-    """One worker's process, for these ``queues``; ``link`` leads to the scaler that started it."""
-
     def __init__(self, world: World, process: Process, queues: Sequence[str], link: ScalerLink | None = None) -> None:
         plan = world.plan
         self._world = world

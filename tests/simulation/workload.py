@@ -39,14 +39,11 @@ class Batch(NamedTuple):
 
 
 class Workload:
-    """All puts of a run, drawn beforehand, and what became of the messages."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         plan = world.plan
         self.batches: list[list[Batch]] = []
         self.next: list[int] = [0] * plan.producers
-        """By producer: its next batch."""
         self.doomed: dict[int, int] = {}
         """Producers that die before they publish their next put."""
         self.owed: set[int] = set()
@@ -198,8 +195,6 @@ class Producer:
 
 
 class Handling:
-    """What the handlers of one worker's process do."""
-
     def __init__(self, world: World, process: Process) -> None:
         self.running = 0
         self._world = world

@@ -164,7 +164,7 @@ def key(world: World) -> Hashable:
     )
     parts.append(
         tuple(
-            (w.alive, w.home, w.session, w.owed, w.holds, w.room, w.receive and (w.receive.read, w.receive.found))
+            (w.alive, w.home, w.session, w.owed, w.holds, w.room, w.receive and (w.receive.found,))
             for w in world.workers
         )
     )

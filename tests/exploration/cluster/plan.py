@@ -49,12 +49,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether time may pass before the next message is put."""
     slow_wakes: bool = False
     """Whether wakes take time to reach a listener, and are lost with its bridge."""
-    slow_reads: bool = False
-    """Whether a message may be put between the beginning of a receive and its look into the store."""
     patience_s: float | None = None
     """How long a visible message may wait while somebody could take it; None: not for ever, and debts end as well."""
     by_queue: bool = True
-    """Whether debts end."""
     coverage: bool = True
     """Whether what a bridge takes for the time of the last cover is looked at (C5)."""
 

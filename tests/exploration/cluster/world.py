@@ -50,8 +50,6 @@ def engine(queue: str) -> str:
 
 
 class Message(msgspec.Struct):
-    """One message of the store."""
-
     number: int
     delay_s: float = 0.0
     state: str = "unborn"
@@ -66,7 +64,6 @@ class Receive(msgspec.Struct):
     gen: int
     began: float
     after_s: float
-    read: bool = False
     found: int | None = None
 
 
@@ -89,8 +86,6 @@ class Worker(msgspec.Struct):
 
 
 class World:
-    """Everything there is, at one moment."""
-
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.down: set[int] = set()
@@ -291,19 +286,10 @@ class World:
         worker.receive = Receive(worker.boot, worker.gen, self.now, self.now - worker.learned)
         worker.outbox.append(Started(QUEUE, worker.boot, worker.gen))
         self.receives += 1
-        if not self.plan.slow_reads:
-            self._do_read(worker.number)
-
-    def _do_read(self, number: int) -> None:
-        worker = self.workers[number]
-        receive = worker.receive
-        if receive.read:
-            return
-        receive.read = True
         found = next((message for message in self.messages if message.state == "visible"), None)
         if found is not None and worker.home not in self.plan.staging:
             found.state, found.visible_at = "leased", self.now + VISIBILITY_S
-            receive.found = found.number
+            worker.receive.found = found.number
 
     def _do_answer(self, number: int) -> None:
         worker = self.workers[number]
@@ -385,7 +371,7 @@ class World:
             if worker.inbox:
                 steps.append(("wake", number))
         if worker.receive is not None:
-            steps.append(("answer", number) if worker.receive.read else ("read", number))
+            steps.append(("answer", number))
         elif worker.holds is not None:
             steps.append(("handle", number))
         if worker.receive is not None or worker.holds is not None:
@@ -597,7 +583,7 @@ class World:
 
 UNFAIR = frozenset({"handle", "put later", "come late", "part"})
 """What may never happen, as far as the property goes."""
-FAIR = ("hear", "wake", "up", "read", "answer", "handle", "greet", "part")
+FAIR = ("hear", "wake", "up", "answer", "handle", "greet", "part")
 FAULTS = frozenset(
     {
         "drop", "lose", "late", "repeat", "crash worker", "end worker", "crash bridge", "end bridge", "leave", "deafen",

@@ -13,11 +13,8 @@ from typing import Final
 
 import msgspec
 
-from tests.simulation.cost_check import CostCheck
+from tests.simulation.bounds import CostCheck, ScaleCheck, WakeCheck, promise
 from tests.simulation.plan import Plan
-from tests.simulation.promise import promise
-from tests.simulation.scale_check import ScaleCheck
-from tests.simulation.wake_check import WakeCheck
 from tests.support.total_queue import TotalQueue
 
 ACCESS_S: Final = 1.0
@@ -59,6 +56,7 @@ class Checks:
         self.cost = CostCheck(self.promise, self.violations)
         self.total = TotalQueue()
         self.scale = ScaleCheck(plan, self.promise, self.violations)
+        self._waits = (self.wake, self.scale.counts, self.scale.receives)
         self._triggers = self._load_receives = 0
         self._words: Counter[str] = Counter()
         self._phase = "faults"
@@ -142,8 +140,8 @@ class Checks:
 
     def level(self, at: float, queue: str, visible: int) -> None:
         """So many messages can be received now; only the store knows."""
-        self.wake.level(at, queue, visible)
-        self.scale.level(at, queue, visible)
+        for wait in self._waits:
+            wait.level(at, queue, visible)
         self.cost.moved(at, queue, visible)
 
     def store_received(self, at: float, queue: str, count: int) -> None:
@@ -171,15 +169,15 @@ class Checks:
 
     def receive_began(self, at: float, worker: str, queue: str, limit: int) -> None:
         self._load_receives += self._loaded
-        self.wake.receive(at, queue)
-        self.scale.received(at, queue)
+        for wait in self._waits:
+            wait.receive(at, queue)
         self.cost.receive(at, queue)
 
     def receive_answered(self, at: float, worker: str, queue: str, outcome: str, count: int, source: str) -> None:
         """It is ``found``, ``empty``, ``unknown``, which may have taken messages, or ``failed``."""
 
     def count_began(self, at: float, scaler: str, queue: str) -> None:
-        self.scale.counted(at, queue)
+        self.scale.counts.receive(at, queue)
         self.cost.receive(at, queue)  # a transaction of the store like any other
 
     def scaler_room(
@@ -242,8 +240,8 @@ class Checks:
         self.scale.down(at, process)
         if role != "bridge" or wrong:
             self.cost.churn(at, wrong)
-        if role != "bridge":
-            self.wake.gone(at, process)
+        for wait in self._waits:
+            wait.gone(at, process)
 
     def stands(self, at: float, process: str, still: bool, suspended: bool) -> None:
         """A process does nothing from now on, or goes on; ``suspended``, its clock stands still as well."""
@@ -256,14 +254,14 @@ class Checks:
                 self._bridge_resumed = at
         self.cost.churn(at, wrong)
         self.wake.disturb(at, wrong)
-        self.wake.still(at, process, still)
         self.scale.disturb(at, wrong, process)
-        self.scale.still(at, process, still)
+        for wait in self._waits:
+            wait.still(at, process, still)
 
     def store(self, at: float, up: bool) -> None:
         """The store answers from now on, or does not, or wrongly."""
-        self.wake.store(at, up)
-        self.scale.store(at, up)
+        for wait in self._waits:
+            wait.store(at, up)
         # An own store comes and goes with its bridge, and that is judged as a restart (I6).
         if not self._own:
             self.cost.churn(at)

@@ -27,8 +27,8 @@ import msgspec
 from queuebell.command.progress import Progress
 from tests.simulation.checks import rule_of
 from tests.simulation.faults import KINDS, Fault, draw_faults
-from tests.simulation.kernel import Kernel
 from tests.simulation.plan import PRESETS, Plan
+from tests.simulation.process import Kernel
 from tests.simulation.run import Outcome, run
 from tests.support.total_queue import Numbers
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.process import Process
 from tests.simulation.scaler import ScalerHost, Started, VirtualActuator
 from tests.simulation.servers import BridgeServer, Disk, StoreHost, serve_broker, serve_store
-from tests.simulation.worker import Worker
-from tests.simulation.workload import Producer
+from tests.simulation.worker import Producer, Worker
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

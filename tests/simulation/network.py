@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tests.simulation.kernel import Kernel
-    from tests.simulation.process import Host, Process
+    from tests.simulation.process import Host, Kernel, Process
 
 GRID_S: Final = 0.0005
 """Latencies are multiples of it, so that things come in together, and together with timers."""

@@ -14,12 +14,12 @@ import msgspec
 
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from tests.simulation.access import Desk
+from tests.simulation.bounds import RESTART_WATCH_S
 from tests.simulation.checks import Checks, Figures, rule_of
-from tests.simulation.cost_check import RESTART_WATCH_S
 from tests.simulation.faults import Fault, Faults, draw_faults
 from tests.simulation.fleet import Fleet
 from tests.simulation.plan import Plan
-from tests.simulation.workload import Workload
+from tests.simulation.worker import Workload
 from tests.simulation.world import World
 
 AGAIN_S: Final = 15.0

@@ -17,8 +17,7 @@ from queuebell.listeners.scaling.scaler import Scaler
 from queuebell.listeners.work.starter import BUSY, READY, ScalerLink, WorkerStatus
 from tests.simulation.exceptions import Exceptions
 from tests.simulation.store_calls import RemoteStore
-from tests.simulation.worker import Worker, way_to_bridge
-from tests.simulation.workload import capabilities_of
+from tests.simulation.worker import Worker, capabilities_of, way_to_bridge
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.simulation.bounds import promise
 from tests.simulation.checks import Checks, rule_of
 from tests.simulation.plan import PRESETS, Plan
-from tests.simulation.promise import promise
 from tests.support.total_queue import Numbers
 
 Q = "a/q"

@@ -18,7 +18,6 @@ from queuebell.listeners.wake.pool import Share
 from tests.exploration import mutants
 from tests.simulation import recorded, servers
 from tests.simulation.faults import KINDS, Fault, draw_faults
-from tests.simulation.kernel import Kernel
 from tests.simulation.plan import PRESETS, Plan
 from tests.simulation.planted import (
     CarriesBeyondCapacity,
@@ -29,6 +28,7 @@ from tests.simulation.planted import (
     TrustsEachFlush,
     WakesNobody,
 )
+from tests.simulation.process import Kernel
 from tests.simulation.run import Outcome, run
 from tests.support.command import ROOT, environment
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from tests.simulation.exceptions import knob
 from tests.simulation.faults import Trouble
-from tests.simulation.kernel import Kernel
 from tests.simulation.network import Network
-from tests.simulation.process import Host, Process
+from tests.simulation.process import Host, Kernel, Process
 
 if TYPE_CHECKING:
     from tests.simulation.access import Desk
     from tests.simulation.plan import Plan
-    from tests.simulation.workload import Workload
+    from tests.simulation.worker import Workload
 
 DRIFT: Final = 0.0005
 """By how much a clock may be faster or slower than true time where several bridges compare what theirs say."""

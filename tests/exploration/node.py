@@ -201,7 +201,7 @@ class Node:
         if held[room:]:
             # O7: only what crosses a stop comes where there is no room.
             assert self.stopping, f"carried {len(held)} messages, {room} slots free"
-        self._give_back(held[room:])
+        self.give_back(held[room:])
         free = self.free(frame.queue)
         commands = controller.wake(now, frame.boot, frame.gen, frame.reason, frame.size, carried=len(held), free=free)
         self.perform(commands, frame.queue, now)
@@ -224,7 +224,7 @@ class Node:
         controller = self.controllers[queue]
         for command in commands:
             if isinstance(command, StartReceive):
-                self._ask("receive", queue, now, rid=command.rid, limit=command.limit)
+                self.ask("receive", queue, now, rid=command.rid, limit=command.limit)
             elif (frame := frame_of(command, queue, own=controller.own)) is not None:
                 self.say(frame)
         check(controller)
@@ -240,13 +240,13 @@ class Node:
         self.held.append(held)
         return held
 
-    def _ask(self, kind: str, queue: str, now: float, **fields: int | float) -> None:
+    def ask(self, kind: str, queue: str, now: float, **fields: int | float) -> None:
         fields.setdefault("seconds", self.plan.visibility_s)
         self.requests.append(
             Request(id=0, node=self.number, life=self.life, kind=kind, queue=queue, began_at=now, **fields)  # type: ignore[arg-type]
         )
 
-    def _give_back(self, helds: list[Held], seconds: float = 0.0) -> None:
+    def give_back(self, helds: list[Held], seconds: float = 0.0) -> None:
         for held in helds:
             held.running = False
             held.accept_at = None
@@ -266,7 +266,7 @@ class Node:
                 for message, receipt in request.taken
             ]
             if self.stopping:
-                self._give_back(taken)
+                self.give_back(taken)
             else:
                 for held in taken:
                     held.running = True
@@ -316,9 +316,9 @@ class Node:
         held.running = False
         if outcome == "done":
             held.accept_at = None
-            self._ask("delete", held.queue, now, token=held.token, message=held.message, receipt=held.receipt)
+            self.ask("delete", held.queue, now, token=held.token, message=held.message, receipt=held.receipt)
         else:
-            self._give_back([held], self.plan.delay_s if outcome == "later" else 0.0)
+            self.give_back([held], self.plan.delay_s if outcome == "later" else 0.0)
         controller = self.controllers[held.queue]
         self.perform(controller.room(now, self.free(held.queue)), held.queue, now)
 
@@ -349,7 +349,7 @@ class Node:
                 continue
             if held.accept_at is not None and held.accept_at <= now:
                 held.accept_at = None
-                self._ask("extend", held.queue, now, token=held.token, message=held.message, receipt=held.receipt)
+                self.ask("extend", held.queue, now, token=held.token, message=held.message, receipt=held.receipt)
         for queue, controller in self.controllers.items():
             at = controller.deadline()
             if at is not None and at <= now:

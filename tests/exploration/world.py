@@ -528,12 +528,12 @@ class World:
         else:
             self.store.advance(self.now)
         # The renewal that comes too late is refused; that is how the holder learns.
-        node._ask("extend", held.queue, self.now, token=held.token, message=held.message, receipt=held.receipt)
+        node.ask("extend", held.queue, self.now, token=held.token, message=held.message, receipt=held.receipt)
 
     def _stop(self, number: int) -> None:
         node = self.nodes[number]
         node.stop(self.now)
-        node._give_back([held for held in node.held if held.running])
+        node.give_back([held for held in node.held if held.running])
 
     # -- what may happen ---------------------------------------------------------------------------------------------
 

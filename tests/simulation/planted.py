@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from queuebell.bridge.contract.wire import ListenerHeartbeat
-from queuebell.bridge.core.commands import Announce, Flush, Send
 from queuebell.bridge.core.dispatch import Dispatch
 from queuebell.bridge.core.embedded_queues import EmbeddedQueues
 from queuebell.bridge.core.sessions import Session, SessionQueue
@@ -107,40 +106,17 @@ class TrustsEachFlush(_Swaps):
             session.unsent = {**unsent, **session.unsent}
 
 
+def raises(what: str, error: BaseException) -> None:
+    """Take the place of `swallow`."""
+    raise error
+
+
 class DropsBatches(Bridge):
-    """Whatever raises while commands are carried out takes the rest of them along."""
+    """Whatever raises while commands are carried out takes the rest of them along; it needs `raises`."""
 
     def drive(self, *, later: bool = False) -> None:
-        if self._driving:
-            return
-        self._driving = True
         try:
-            while commands := self.scheduler.commands():
-                for command in commands:
-                    if isinstance(command, Send):
-                        session = self._sessions.live.get(command.session)
-                        if session is not None:
-                            session.outlet.send(command.frame)
-                    elif isinstance(command, Flush):
-                        (self.flushes.later if later else self._flush)(command.session)
-                    elif isinstance(command, Announce):
-                        for hear in self.callbacks.subscribers:
-                            hear(command)
-                    else:
-                        self._perform(command)
-        finally:
-            self._driving = False
-        for fact in self.scheduler.facts():
-            for observer in self.callbacks.observers:
-                observer(fact)
-        self.arm()
-
-    def _flush(self, number: int) -> None:
-        session = self._sessions.live.get(number)
-        if session is None:
-            return
-        if not session.outlet.writable():
-            self.flushes.now(number)
-            return
-        for wake in self.scheduler.take(self.now(), number):
-            session.outlet.send(wake)
+            super().drive(later=later)
+        except Exception:
+            self._commands.clear()
+            raise

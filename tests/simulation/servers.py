@@ -40,11 +40,10 @@ from queuebell.bridge.service.channels.brokered import BrokeredSessions
 from queuebell.bridge.triggers.attachment import Attachment
 from queuebell.bridge.triggers.cluster import BrokerClusterLink
 from tests.simulation.access import WatchedFile, WatchedSessions, open_access
-from tests.simulation.broker import BrokerServer, SimulatedBroker
 from tests.simulation.exceptions import Exceptions
 from tests.simulation.process import Process
 from tests.simulation.store_calls import DoorServer, EngineStore, StoreServer
-from tests.simulation.wire import WireServer
+from tests.simulation.wire import BrokerServer, SimulatedBroker, WireServer
 from tests.simulation.worker import capabilities_of
 from tests.simulation.world import EPOCH
 

@@ -13,6 +13,8 @@ from msgspec.structs import replace
 from queuebell.bridge.access.access_watch import AccessWatch
 from queuebell.bridge.access.keys import Access, AccessList, Identity
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.service import bridge as service
+from queuebell.bridge.service import sessions
 from queuebell.listeners import listener, pool
 from queuebell.listeners.wake.pool import Share
 from tests.exploration import mutants
@@ -27,6 +29,7 @@ from tests.simulation.planted import (
     SleepsOverPuts,
     TrustsEachFlush,
     WakesNobody,
+    raises,
 )
 from tests.simulation.process import Kernel
 from tests.simulation.run import Outcome, run
@@ -244,6 +247,8 @@ def test_a_bridge_that_drops_a_batch_for_one_exception_is_caught(monkeypatch: py
     assert sound.ok
     assert {"exception in Outlet.writable", "exception in an observer"} <= sound.coverage.keys()
     monkeypatch.setattr(servers, "Bridge", DropsBatches)
+    for module in (service, sessions):
+        monkeypatch.setattr(module, "swallow", raises)
     found = run(plan, DEAF, scheduler=TrustsEachFlush)
     assert any(line.startswith("I1 ") for line in found.violations)
     assert any("is broken" in line for line in found.violations)
@@ -268,41 +273,29 @@ def test_exceptions_at_any_call_lose_nothing(name: str, changes: dict[str, objec
     assert any(each.startswith("exception in ") for each in outcome.coverage)
 
 
-POOLS = (
-    replace(
-        PRESETS["own-wire"],
-        pool=4,
-        shares=(Share(weight=4), Share(), Share(priority=1, reserved=1)),
-        queues=3,
-        quiet_s=600.0,
-        quiet_restart=True,
+FAVOURED, QUIET = Share(weight=4), {"quiet_s": 600.0, "quiet_restart": True}
+POOLS: list[tuple[str, dict[str, Any]]] = [
+    ("own-wire", {"queues": 3, "pool": 4, "shares": (FAVOURED, Share(), Share(priority=1, reserved=1)), **QUIET}),
+    ("own-broker", {"queues": 2, "pool": 1, "shares": (FAVOURED,)}),
+    ("elsewhere-broker", {"queues": 3, "pool": 2, "shares": (FAVOURED, Share(), Share(priority=1)), **QUIET}),
+    ("elsewhere-mostly-crashes", {"queues": 2, "workers": 2, "pool": 1}),
+    (
+        "elsewhere-vague",
+        {
+            "queues": 4,
+            "workers": 2,
+            "pool": 3,
+            "shares": (Share(limit=1), Share(reserved=1)),
+            "handler_s": (0.01, 20.0),
+        },
     ),
-    replace(PRESETS["own-broker"], pool=1, shares=(Share(weight=4),), queues=2),
-    replace(
-        PRESETS["elsewhere-broker"],
-        pool=2,
-        shares=(Share(weight=4), Share(), Share(priority=1)),
-        queues=3,
-        quiet_s=600.0,
-        quiet_restart=True,
-    ),
-    replace(PRESETS["elsewhere-mostly-crashes"], pool=1, queues=2, workers=2),
-    replace(
-        PRESETS["elsewhere-vague"],
-        pool=3,
-        shares=(Share(limit=1), Share(reserved=1)),
-        queues=4,
-        workers=2,
-        burst=16,
-        handler_s=(0.01, 20.0),
-    ),
-)
+]
 
 
 @pytest.mark.parametrize("seeds", chunks(len(POOLS), 30, 120), ids=str)
 def test_every_seed_of_pools_holds(seeds: range) -> None:
     """No slot is used twice, and quiet queues cost nothing."""
-    plans = [replace(plan, messages=40, burst=max(8, plan.burst)) for plan in POOLS]
+    plans = [replace(PRESETS[name], **{"messages": 40, "burst": 8, **pool}) for name, pool in POOLS]
     every_seed_holds(lambda seed: plans[seed % len(plans)], seeds, "I1 I4 I5 I7")
 
 

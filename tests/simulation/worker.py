@@ -19,12 +19,11 @@ from queuebell.listeners.pool import Pool
 from queuebell.listeners.wake.table import State
 from queuebell.listeners.work.dequeue import Dequeue
 from queuebell.listeners.work.starter import ScalerLink, WorkerStatus
-from tests.simulation.broker import SimulatedBroker, SimulatedBus, SimulatedChannel
 from tests.simulation.exceptions import Exceptions
 from tests.simulation.plan import LOAD_FROM_S
 from tests.simulation.process import Process
 from tests.simulation.store_calls import RemoteStore
-from tests.simulation.wire import OwnDoor, WireDoor
+from tests.simulation.wire import OwnDoor, SimulatedBroker, SimulatedBus, SimulatedChannel, WireDoor
 from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:

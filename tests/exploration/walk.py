@@ -23,9 +23,6 @@ class Failure(Violation):
         rule = violation.rule if isinstance(violation, Violation) else type(violation).__name__
         text = f"{violation}\n  plan {plan.name}, seed {seed}, {len(story)} steps\n  " + "\n  ".join(story)
         super().__init__(rule, text)
-        self.seed = seed
-        self.story = story
-        self.plan = plan
 
 
 class Told(msgspec.Struct):

@@ -98,10 +98,6 @@ def promise(plan: Plan) -> Promise:
     )
 
 
-NO_FAULT: Final = "no fault"
-"""The situation of a gap that began when nothing had been wrong for as long as B."""
-
-
 STANDING_S: Final = 60.0
 """How long nothing has been wrong, and no process came or went, before an own queue is held to its tighter bound:
 back-offs of up to 30 s, and sessions that are held alive for D, are over by then."""
@@ -120,7 +116,7 @@ class _Queue:
 
 
 class WakeCheck:
-    """Measures every gap, keeps the longest for each situation, and writes down those beyond B.
+    """Measures every gap, keeps the longest, and writes down those beyond B.
 
     Own queues have a second, tighter bound while nothing is wrong and everything has been standing for `STANDING_S`.
     ``look`` is what has to begin. ``measured`` counts the gaps, ``prompt`` those held against the tighter bound. Times
@@ -131,7 +127,7 @@ class WakeCheck:
         self._look = look
         self.measured = 0
         self.prompt = 0
-        self.worst_s: dict[str, float] = {}
+        self.worst_s = 0.0
         self._bounds = bounds
         self._violations = violations
         self._queues: dict[str, _Queue] = {}
@@ -141,9 +137,6 @@ class WakeCheck:
         self._store_up = True
         self._wrong = 0
         self._disturbed_at = 0.0
-        # Kinds of faults under way, and since when each that is over is over.
-        self._faults: dict[tuple[str, str], int] = {}
-        self._mended: dict[str, float] = {}
 
     def level(self, at: float, queue: str, visible: int) -> None:
         q = self._queue(queue)
@@ -185,16 +178,6 @@ class WakeCheck:
         self._store_up = up
         for worker, queue in list(self._rooms):
             self._weigh(at, worker, queue)
-
-    def fault(self, at: float, kind: str, target: str, began: bool) -> None:
-        """Something went wrong, or was mended; it only names the situation of the gaps meanwhile."""
-        label = f"bridge: {kind}" if target.startswith("bridge") and ">" not in target else kind
-        count = self._faults.get((label, target), 0) + (1 if began else -1)
-        if count > 0:
-            self._faults[label, target] = count
-        else:
-            self._faults.pop((label, target), None)
-            self._mended[label] = at
 
     def disturb(self, at: float, wrong: int = 0) -> None:
         """A process came or went; ``wrong`` is 1 where a fault began or something stood still, -1 where that ended."""
@@ -239,9 +222,7 @@ class WakeCheck:
         began = max(q.since, q.able[worker])
         gap = at - began
         self.measured += 1
-        situation = self._situation(began)
-        if gap > self.worst_s.get(situation, -1.0):
-            self.worst_s[situation] = gap
+        self.worst_s = max(self.worst_s, gap)
         if gap > self._bounds.wake_s and not q.broken:
             q.broken = True
             self._violations.append(
@@ -265,13 +246,6 @@ class WakeCheck:
                 f"I1 {queue}: {q.visible} visible in an own queue, {next(iter(q.able))} able and nothing wrong, but at"
                 f" {at:.3f} s no receive had begun for {at - began:.3f} s; promised within {promised:.1f} s"
             )
-
-    def _situation(self, began: float) -> str:
-        """Name the last thing that was wrong since shortly before: what was lost then is found only now."""
-        if self._faults:
-            return next(reversed(self._faults))[0]
-        recent = [(at, label) for label, at in self._mended.items() if at + min(self._bounds.wake_s, 600.0) >= began]
-        return max(recent)[1] if recent else NO_FAULT
 
 
 RESTART_WITHIN_S: Final = 4.0

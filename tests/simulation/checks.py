@@ -27,8 +27,8 @@ VIOLATIONS_MAX: Final = 100
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
     """What the checkers measured."""
 
-    worst_gap_s: dict[str, float]
-    """By situation: the longest that visible work waited for a receive while a listener could have begun one."""
+    worst_gap_s: float
+    """The longest that visible work waited for a receive while a listener could have begun one."""
     calm_receives: int
     """Receives of queues that had been empty for long (I2), and how many seconds of such queues were watched."""
     calm_s: float
@@ -97,7 +97,7 @@ class Checks:
         # Only own queues, and those of several bridges, have the tighter bound; scalers have one of theirs.
         prompt = {"I1 prompt": self.wake.prompt} if (self._own or self._several) and not scaled else {}
         return Figures(
-            worst_gap_s={situation: round(gap, 6) for situation, gap in sorted(self.wake.worst_s.items())},
+            worst_gap_s=round(self.wake.worst_s, 6),
             calm_receives=self.cost.receives,
             calm_s=round(self.cost.seconds, 6),
             triggers=self._triggers,
@@ -270,7 +270,6 @@ class Checks:
         """A fault of the plan begins, or is mended."""
         wrong = 1 if began else -1
         self.wake.disturb(at, wrong)
-        self.wake.fault(at, kind, target, began)
         self.scale.disturb(at, wrong)
         # Nothing but a bridge that goes and comes is judged as that, by I6.
         if target not in self._bridges or kind not in ("crash", "restart"):

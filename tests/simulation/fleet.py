@@ -15,7 +15,7 @@ from queuebell.listeners.scaling.actuators.base import NotSeen, ProcessEvents, S
 from queuebell.listeners.scaling.queue_scaler import QueueScaler
 from queuebell.listeners.scaling.scaler import Scaler
 from queuebell.listeners.work.starter import BUSY, READY, ScalerLink, WorkerStatus
-from tests.simulation.exceptions import Exceptions
+from tests.simulation.faults import Exceptions
 from tests.simulation.process import Process
 from tests.simulation.servers import BridgeServer, Disk, StoreHost, serve_broker, serve_store
 from tests.simulation.store_calls import RemoteStore

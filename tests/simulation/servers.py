@@ -40,7 +40,7 @@ from queuebell.bridge.service.channels.brokered import BrokeredSessions
 from queuebell.bridge.triggers.attachment import Attachment
 from queuebell.bridge.triggers.cluster import BrokerClusterLink
 from tests.simulation.access import WatchedFile, WatchedSessions, open_access
-from tests.simulation.exceptions import Exceptions
+from tests.simulation.faults import Exceptions
 from tests.simulation.process import Process
 from tests.simulation.store_calls import DoorServer, EngineStore, StoreServer
 from tests.simulation.wire import BrokerServer, SimulatedBroker, WireServer

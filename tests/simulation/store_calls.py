@@ -36,13 +36,12 @@ from queuebell.bridge.queues.base import (
     new_messages,
     refuse_connection,
 )
-from tests.simulation.network import Lost
+from tests.simulation.process import Lost
 
 if TYPE_CHECKING:
     from queuebell.bridge.service.bridge import Bridge
     from tests.simulation.access import WatchedFile
-    from tests.simulation.network import End
-    from tests.simulation.process import Process
+    from tests.simulation.process import End, Process
     from tests.simulation.world import World
 
 CALL_S: Final = 10.0

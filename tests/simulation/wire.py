@@ -31,14 +31,13 @@ from queuebell.bridge.contract.wire import (
 )
 from queuebell.bridge.producer.buses.brokered import BrokerBus
 from queuebell.listeners.session.brokered import BrokeredChannel
-from tests.simulation.network import BUFFER, Lost
+from tests.simulation.process import BUFFER, Lost
 
 if TYPE_CHECKING:
     from queuebell.bridge.access.keys import Identity
     from queuebell.bridge.service.bridge import Bridge
     from tests.simulation.access import WatchedFile
-    from tests.simulation.network import End
-    from tests.simulation.process import Process
+    from tests.simulation.process import End, Process
     from tests.simulation.store_calls import RemoteStore
     from tests.simulation.world import World
 

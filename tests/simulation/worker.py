@@ -19,7 +19,7 @@ from queuebell.listeners.pool import Pool
 from queuebell.listeners.wake.table import State
 from queuebell.listeners.work.dequeue import Dequeue
 from queuebell.listeners.work.starter import ScalerLink, WorkerStatus
-from tests.simulation.exceptions import Exceptions
+from tests.simulation.faults import Exceptions
 from tests.simulation.plan import LOAD_FROM_S
 from tests.simulation.process import Process
 from tests.simulation.store_calls import RemoteStore

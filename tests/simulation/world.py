@@ -8,10 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
-from tests.simulation.exceptions import knob
-from tests.simulation.faults import Trouble
-from tests.simulation.network import Network
-from tests.simulation.process import Host, Kernel, Process
+from tests.simulation.faults import Trouble, knob
+from tests.simulation.process import Host, Kernel, Network, Process
 
 if TYPE_CHECKING:
     from tests.simulation.access import Desk

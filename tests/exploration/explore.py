@@ -192,12 +192,11 @@ class Trial(msgspec.Struct, frozen=True):
 
 class WrongTurn(msgspec.Struct, frozen=True):
     name: str
-    says: str
     caught: tuple[Trial, ...]
 
 
-def turn(name: str, says: str, *caught: Trial) -> WrongTurn:
-    return WrongTurn(name, says, caught)
+def turn(name: str, *caught: Trial) -> WrongTurn:
+    return WrongTurn(name, caught)
 
 
 def explored(

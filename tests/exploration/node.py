@@ -133,8 +133,6 @@ class Node:
             self.link.node_open = False
         self.link = None
 
-    # -- frames ------------------------------------------------------------------------------------------------------
-
     def say(self, frame: UpFrame) -> None:
         """Put a frame on its way, or drop it while there is no session (nothing is buffered)."""
         link = self.link
@@ -229,8 +227,6 @@ class Node:
                 self.say(frame)
         check(controller)
 
-    # -- messages ----------------------------------------------------------------------------------------------------
-
     def free(self, queue: str) -> int:
         return self.plan.capacity - sum(1 for held in self.held if held.queue == queue and held.running)
 
@@ -322,8 +318,6 @@ class Node:
         controller = self.controllers[held.queue]
         self.perform(controller.room(now, self.free(held.queue)), held.queue, now)
 
-    # -- time --------------------------------------------------------------------------------------------------------
-
     def deadline(self) -> float | None:
         times = [at for controller in self.controllers.values() if (at := controller.deadline()) is not None]
         times += [held.accept_at for held in self.held if held.accept_at is not None]
@@ -356,8 +350,6 @@ class Node:
                 self.perform(controller.tick(now), queue, now)
         if self.beat_at is not None and self.beat_at <= now and self.link is not None and self.welcomed:
             self.beat(now)
-
-    # -- the end -----------------------------------------------------------------------------------------------------
 
     def stop(self, now: float) -> None:
         """Begin no more receives, hand the debt back, release what runs (L12)."""

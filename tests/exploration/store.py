@@ -186,8 +186,6 @@ class Store:
         ends = [m.until for m in self.messages if m.queue == queue and m.state in (LEASED, DELAYED)]
         return math.ceil(max(0.0, min(ends) - now) * 1000 - 1e-4) / 1000 if ends else None
 
-    # -- the own store's writer --------------------------------------------------------------------------------------
-
     def write(self, count: int, now: float, *, early_level: bool = False) -> None:
         """Commit the first ``count`` calls as one; the bridge and the callers have not heard of it yet."""
         calls, self.calls = self.calls[:count], self.calls[count:]

@@ -11,7 +11,7 @@ from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.listeners.session.session import Liveness
 from queuebell.listeners.wake.controller import Controller
 from queuebell.listeners.wake.timers import DeadMan
-from tests.exploration.plan import Plan, Step, Violation
+from tests.exploration.plan import Plan, Step, Violation, planned
 from tests.exploration.store import TICK_S
 from tests.exploration.world import World
 
@@ -52,9 +52,9 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 
 def receives(story: Story) -> list[float]:
     """Return when receives began, in seconds from the first trigger, until an hour after the last failure."""
-    plan = Plan(
+    plan = planned(
         name=story.name, listeners=story.listeners, messages=0, capacity=story.capacity, hints=story.hints,
-        errors=10**6, lost_frames=story.loses_started, stops=story.stops, controller=story.controller,
+        error=10**6, lose_up=story.loses_started, stop=story.stops, controller=story.controller,
         scheduler=story.scheduler, liveness=Liveness, deadman=DeadMan, periods=Periods(sweep_s=60.0),
     )  # fmt: skip
     play = _Play(World(plan), story)
@@ -160,7 +160,7 @@ GOES_ROUND = Story(name="a stop, a slow store and a trigger", stops=1, receive_s
 """Where every `more` is a mark, this queue is received from for ever, once each time a receive ends."""
 
 SWEEP_S = 60.0
-FLEET = Plan(
+FLEET = planned(
     name="sweep and dead-man on", listeners=3, messages=0, liveness=Liveness, deadman=DeadMan,
     periods=Periods(sweep_s=SWEEP_S),
 )  # fmt: skip
@@ -173,12 +173,12 @@ def rounds(plan: Plan, hours: float) -> _Play:
     return play
 
 
-HUNG_OWNER = Plan(
-    name="a lost more, and an owner whose receives all hang", listeners=2, hangs=1, lost_frames=1, settled=True,
+HUNG_OWNER = planned(
+    name="a lost more, and an owner whose receives all hang", listeners=2, hang=1, lose_up=1, settled=True,
     visibility_s=600.0,
 )  # fmt: skip
-FULL_OWNER = Plan(
-    name="a lost more, and an owner whose slots are all busy", listeners=2, messages=2, lost_frames=1, settled=True,
+FULL_OWNER = planned(
+    name="a lost more, and an owner whose slots are all busy", listeners=2, messages=2, lose_up=1, settled=True,
     visibility_s=600.0, flush_steps=True,
 )  # fmt: skip
 PATIENCE_S = 1000.0
@@ -196,7 +196,7 @@ def met_after(plan: Plan) -> float:
         world.do(("put", number))
         world.do(("trigger", 0))
     owner = next(link.node for link in world.links if link.number == world.scheduler.pending.by_queue["a/one"].owner)
-    if plan.hangs:
+    if "hang" in plan.faults:
         world.do(("hang", owner))
     while world.now < began + PATIENCE_S:
         while steps := [step for step in world.steps(faults=False) if step[0] != "finish"]:

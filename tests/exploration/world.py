@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from typing import cast
 
 import msgspec
@@ -20,17 +21,12 @@ from queuebell.bridge.core.commands import End, Flush, Reclaim, Refresh
 from queuebell.bridge.observe.facts import AuditFound
 from queuebell.bridge.producer.publication import Publication, Sending
 from tests.exploration.node import Held, Link, Node, half
-from tests.exploration.plan import BEGINNING_S, QUEUES, Plan, Step, Violation
+from tests.exploration.plan import BEGINNING_S, KINDS, QUEUES, Plan, Step, Violation
 from tests.exploration.store import GONE, LEASED, UNPUT, VISIBLE, Call, Message, Outcome, Request, Store
 
 UNFAIR = frozenset({"finish"})
 """What may never happen, as far as the property goes."""
-FAULTS = frozenset(
-    {
-        "crash", "revive", "cut", "restart", "lose", "lose_up", "lose_down", "error", "unknown", "hang", "retry",
-        "later", "lapse", "stop", "forget", "deafen", "publish_fails",
-    }
-)  # fmt: skip
+FAULTS = frozenset({*KINDS, "lose_down"})
 
 
 class Ids:
@@ -65,13 +61,7 @@ class World:
         self.begin_producer(plan)
         self.requests: list[Request] = []
         self.serial = 0
-        self.left = {
-            "crash": plan.crashes, "revive": plan.revivals, "cut": plan.cuts, "restart": plan.restarts,
-            "lose": plan.lost_wakes, "lose_up": plan.lost_frames, "error": plan.errors, "unknown": plan.unknowns,
-            "hang": plan.hangs, "retry": plan.retries, "later": plan.later, "lapse": plan.lapses,
-            "stop": plan.stops, "forget": plan.forgets,
-            "deafen": plan.deaf, "publish_fails": plan.publish_failures,
-        }  # fmt: skip
+        self.left = Counter(plan.faults)
         self.calm = False
         """Heartbeats arrive at once: nothing is on its way that they could cross."""
         self.receives = 0
@@ -667,7 +657,7 @@ class World:
     @property
     def _lost_answers(self) -> bool:
         """Whether somebody may have taken messages without ever hearing of it."""
-        return bool(self.plan.crashes or self.plan.unknowns or self.plan.restarts or self.plan.hangs or self.plan.stops)
+        return bool(self.plan.faults.keys() & {"crash", "unknown", "restart", "hang", "stop"})
 
     @property
     def drained(self) -> bool:

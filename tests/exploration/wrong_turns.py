@@ -19,7 +19,7 @@ from queuebell.listeners.wake.receive_scaling import DepthScaling
 from queuebell.listeners.wake.table import Command, SendMore, SendRoom, StartReceive
 from tests.exploration import mutants
 from tests.exploration.explore import Trial, WrongTurn, explored, turn
-from tests.exploration.plan import Plan, small
+from tests.exploration.plan import Plan, planned, small
 from tests.exploration.stories import (
     AT_LEAST,
     AT_MOST,
@@ -47,9 +47,6 @@ def _walk(plan: Plan, seeds: int) -> str | None:
     except Failure as failure:
         return failure.rule
     return None if told.steps >= seeds * 40 else f"cut off after {told.steps} steps"
-
-
-# -- stories by hand -------------------------------------------------------------------------------------------------
 
 
 def _hears_in_time(scheduler: type[WakeScheduler]) -> str | None:
@@ -164,8 +161,6 @@ def _a_crossing_proves_nothing(scheduler: type[WakeScheduler]) -> str | None:
     return None if "lease" in rig.work().due else "LOST"
 
 
-# -- the register ----------------------------------------------------------------------------------------------------
-
 PROMPT = {"messages": 2, "capacity": 2, "patience_s": 0.0}
 """No timer may be needed at all."""
 
@@ -183,8 +178,8 @@ def _an_empty_queue_stays_cheap(scheduler: type[WakeScheduler]) -> str | None:
     return None if AT_LEAST <= len(receives(replace(GOES_ROUND, scheduler=scheduler))) <= AT_MOST else "I2"
 
 
-RELEASE = Plan(
-    name="a release without a slot", listeners=2, messages=3, retries=1, unknowns=1, lapses=1, capacity=1, settled=True
+RELEASE = planned(
+    name="a release without a slot", listeners=2, messages=3, retry=1, unknown=1, lapse=1, capacity=1, settled=True
 )
 
 
@@ -242,121 +237,70 @@ def _a_slot_is_had_once(sharing: type[Sharing]) -> str | None:
 
 
 WRONG_TURNS: tuple[WrongTurn, ...] = (
-    turn("V1", "check then subscribe", _bell(mutants.CheckThenSubscribe, "V1", settled=False, late_joiners=1)),
+    turn("V1", _bell(mutants.CheckThenSubscribe, "V1", settled=False, late_joiners=1)),
     # Without the lost frame the `more` of a listener whose one slot is taken makes another mark, which hides it.
-    turn(
-        "V2",
-        "the snapshot after the empty receive",
-        _controller(mutants.SnapshotAfter, "V2", messages=2, lost_frames=1, patience_s=2.5),
-    ),
-    turn("V3", "wake one and forget", _bell(mutants.WakeAndForget, "V3", lost_wakes=1)),
-    turn("V4", "no re-sync after a restart", _bell(mutants.BornClean, "V4", restarts=1)),
+    turn("V2", _controller(mutants.SnapshotAfter, "V2", messages=2, lose_up=1, patience_s=2.5)),
+    turn("V3", _bell(mutants.WakeAndForget, "V3", lose=1)),
+    turn("V4", _bell(mutants.BornClean, "V4", restart=1)),
+    # It publishes before the put is visible.
     turn(
         "V5",
-        "publish before the put is visible",
         explored(small("V5"), {"publish_first": True}),
         explored(small("V5, publisher", publication=mutants.Publication), {"publish_first": True}),
     ),
     turn(
         "V6",
-        "drop triggers while busy",
         _bell(mutants.DropsWhileOwned, "V6, bridge", **PROMPT),
         _controller(mutants.DropsWhileBusy, "V6, listener", **PROMPT),
     ),
-    turn("V7", "no timer at a session's end", _bell(mutants.NoTimerAtTheEnd, "V7", crashes=1, revivals=1)),
+    turn("V7", _bell(mutants.NoTimerAtTheEnd, "V7", crash=1, revive=1)),
+    turn("V8", _controller(mutants.StartedOnReceipt, "V8", listeners=2, messages=2, lose=1, patience_s=2.5)),
+    turn("V9", _bell(mutants.AnyCover, "V9", **PROMPT)),
+    turn("V10", _controller(mutants.HandlersInTheDrain, "V10", **PROMPT)),
     turn(
-        "V8",
-        "`started` on receipt",
-        _controller(mutants.StartedOnReceipt, "V8", listeners=2, messages=2, lost_wakes=1, patience_s=2.5),
+        "V11", _walked(planned(name="V11", listeners=1, messages=3, settled=True), {"scheduler": mutants.FullUntracked})
     ),
-    turn("V9", "a cover without a generation", _bell(mutants.AnyCover, "V9", **PROMPT)),
-    turn("V10", "handlers inside the drain", _controller(mutants.HandlersInTheDrain, "V10", **PROMPT)),
-    turn(
-        "V11",
-        "`more` without tracking who is full",
-        _walked(Plan(name="V11", listeners=1, messages=3, settled=True), {"scheduler": mutants.FullUntracked}),
-    ),
-    turn(
-        "V12",
-        "a mark while owned sends nothing",
-        Trial(_a_mark_while_owned_is_heard, WakeScheduler, mutants.SilentWhileOwned),
-    ),
-    turn("V13", "an unknown receive forgotten", _controller(mutants.ForgetsUnknown, "V13", unknowns=1)),
+    turn("V12", Trial(_a_mark_while_owned_is_heard, WakeScheduler, mutants.SilentWhileOwned)),
+    turn("V13", _controller(mutants.ForgetsUnknown, "V13", unknown=1)),
     turn(
         "V14",
-        "a timer one tick early, or settled by a cover",
         _bell(mutants.EarlyTimers, "V14, early", delayed=1),
         _bell(mutants.CoversSettleTimers, "V14, settled", messages=2, delayed=1),
     ),
-    turn("V15", "dedupe by business id", _bell(mutants.DedupesByBusinessId, "V15", messages=2, business_id="order-1")),
+    turn("V15", _bell(mutants.DedupesByBusinessId, "V15", messages=2, business_id="order-1")),
     turn(
         "V16",
-        "the publisher's bit cleared after the acknowledgement",
         explored(
             small("V16", messages=2, publication=mutants.Publication, patience_s=0.0),
             {"publication": mutants.ClearsAfterAcknowledgement},
         ),
     ),
-    turn(
-        "V17",
-        "`started` inherited by a new instance",
-        _bell(mutants.Inherits, "V17", crashes=1, revivals=1, patience_s=1.0),
-    ),
-    turn("V18", "a shared receive", _controller(mutants.SharedReceive, "V18", **PROMPT)),
-    turn("V19", "gen per queue", Trial(_an_old_cover_settles_nothing, WakeScheduler, mutants.GenPerQueue)),
-    turn(
-        "sweep",
-        "sweep scheduled from the attempt",
-        Trial(_sweeps_in_time, FLEET, replace(FLEET, scheduler=mutants.SweepsFromTheAttempt)),
-    ),
-    turn(
-        "dead-man",
-        "a stale heartbeat that moves a deadline",
-        Trial(_deadlines_move_forward, FLEET, replace(FLEET, deadman=mutants.BelievesTheNewestNews)),
-    ),
+    turn("V17", _bell(mutants.Inherits, "V17", crash=1, revive=1, patience_s=1.0)),
+    turn("V18", _controller(mutants.SharedReceive, "V18", **PROMPT)),
+    turn("V19", Trial(_an_old_cover_settles_nothing, WakeScheduler, mutants.GenPerQueue)),
+    turn("sweep", Trial(_sweeps_in_time, FLEET, replace(FLEET, scheduler=mutants.SweepsFromTheAttempt))),
+    turn("dead-man", Trial(_deadlines_move_forward, FLEET, replace(FLEET, deadman=mutants.BelievesTheNewestNews))),
 )
 
 OTHERS: tuple[WrongTurn, ...] = (
     # Not in the list of the protocol, and as wrong.
-    turn("B4", "every mark restarts A", Trial(_hears_in_time, WakeScheduler, mutants.RestartsA)),
-    turn("B5", "barred for good", _bell(mutants.StaysBarred, "B5", lost_frames=1, messages=2, patience_s=2.5)),
+    turn("B4", Trial(_hears_in_time, WakeScheduler, mutants.RestartsA)),
+    turn("B5", _bell(mutants.StaysBarred, "B5", lose_up=1, messages=2, patience_s=2.5)),
     turn(
         "B8, restart",
-        "a session born as if nothing were held",
-        _bell(mutants.BornEmptyHanded, "B8", listeners=1, restarts=1, crashes=1, revivals=1, patience_s=0.0),
+        _bell(mutants.BornEmptyHanded, "B8", listeners=1, restart=1, crash=1, revive=1, patience_s=0.0),
     ),
-    turn(
-        "B8, crossed",
-        "a heartbeat from before the wake believed",
-        Trial(_a_crossing_proves_nothing, WakeScheduler, mutants.BelievesACrossedHeartbeat),
-    ),
-    turn(
-        "L5",
-        "`more` said once for many failures",
-        Trial(_a_hung_owner_gives_way, HUNG_OWNER, replace(HUNG_OWNER, controller=mutants.SaysMoreOnce)),
-    ),
-    turn(
-        "S2",
-        "a heartbeat without room bars, and leaves the debt",
-        Trial(_a_full_owner_gives_way, FULL_OWNER, replace(FULL_OWNER, scheduler=mutants.KeepsTheFullOwner)),
-    ),
-    turn("I2", "every `more` is a mark", Trial(_an_empty_queue_stays_cheap, WakeScheduler, mutants.MarksForEvery)),
-    turn("L7", "a `more` for a release is no mark", _walked(RELEASE, {"scheduler": mutants.MarksForNone})),
-    turn("O1, early", "a level of before its commit", explored(small("O1", own=True), {"early_level": True})),
-    turn("O1, rise", "a rise not reported", Trial(_hears_of_a_rise, WakeScheduler, mutants.RiseUnreported)),
-    turn("O7", "carried to nobody, and kept", _bell(mutants.NeverReclaims, "O7", own=True, carry=True, cuts=1)),
-    turn(
-        "pool, quiet", "room of a pool that nobody tells", Trial(_room_is_told, Controller, mutants.KeepsRoomToItself)
-    ),
-    turn(
-        "pool, debt",
-        "a debt that asks for no slot",
-        Trial(_a_slot_is_looked_with, Controller, mutants.OwesAndDoesNotAsk),
-    ),
-    turn(
-        "pool, turn",
-        "waiting for a turn that handlers hold",
-        Trial(_a_slot_is_looked_with, Controller, mutants.WaitsForHandlers),
-    ),
-    turn("pool, twice", "slots granted twice", Trial(_a_slot_is_had_once, Sharing, mutants.GrantsTwice)),
+    turn("B8, crossed", Trial(_a_crossing_proves_nothing, WakeScheduler, mutants.BelievesACrossedHeartbeat)),
+    turn("L5", Trial(_a_hung_owner_gives_way, HUNG_OWNER, replace(HUNG_OWNER, controller=mutants.SaysMoreOnce))),
+    turn("S2", Trial(_a_full_owner_gives_way, FULL_OWNER, replace(FULL_OWNER, scheduler=mutants.KeepsTheFullOwner))),
+    turn("I2", Trial(_an_empty_queue_stays_cheap, WakeScheduler, mutants.MarksForEvery)),
+    turn("L7", _walked(RELEASE, {"scheduler": mutants.MarksForNone})),
+    # The level of before a commit is told with it.
+    turn("O1, early", explored(small("O1", own=True), {"early_level": True})),
+    turn("O1, rise", Trial(_hears_of_a_rise, WakeScheduler, mutants.RiseUnreported)),
+    turn("O7", _bell(mutants.NeverReclaims, "O7", own=True, carry=True, cut=1)),
+    turn("pool, quiet", Trial(_room_is_told, Controller, mutants.KeepsRoomToItself)),
+    turn("pool, debt", Trial(_a_slot_is_looked_with, Controller, mutants.OwesAndDoesNotAsk)),
+    turn("pool, turn", Trial(_a_slot_is_looked_with, Controller, mutants.WaitsForHandlers)),
+    turn("pool, twice", Trial(_a_slot_is_had_once, Sharing, mutants.GrantsTwice)),
 )

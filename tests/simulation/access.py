@@ -91,8 +91,6 @@ class Desk:
                 self._listed, self._held[name] = self._key(self._listed, name, _GRANTS[host.role])
         self._publish()
 
-    # -- for the processes --------------------------------------------------------------------------------------------
-
     def key_of(self, host: str) -> Callable[[], str]:
         return lambda: self._held[host]
 
@@ -114,8 +112,6 @@ class Desk:
         if self._world.kernel.now >= proof.until:
             raise Mistimed("the token has expired")
         return Verified(proof.host, EPOCH + proof.until)
-
-    # -- faults -------------------------------------------------------------------------------------------------------
 
     def revoke(self, host: str, *, replaced_first: bool) -> Undo | None:
         """Take a host's key from it until it gets another; ``replaced_first`` makes it the other way round."""
@@ -192,8 +188,6 @@ class Desk:
         self._busy.add(host)
         return True
 
-    # -- the list -----------------------------------------------------------------------------------------------------
-
     def _key(
         self, listed: AccessList, host: str, grants: Mapping[str, list[str]] = {}, until: float = math.inf
     ) -> tuple[AccessList, str]:
@@ -232,8 +226,6 @@ class Desk:
         for host, grants in self._listed.principals.items():
             if before.get(host) != grants:
                 self._regranted[host] = now
-
-    # -- the truth ----------------------------------------------------------------------------------------------------
 
     def may_take(self, host: str, queue: str) -> bool:
         return self._judge(self._held[host], Verb.TAKE, queue)[1]

@@ -106,8 +106,6 @@ back-offs of up to 30 s, and sessions that are held alive for D, are over by the
 class _Queue:
     """How one queue stands; ``able`` says since when each listener could receive, the earliest first."""
 
-    __slots__ = ("able", "broken", "since", "visible")
-
     def __init__(self) -> None:
         self.visible = 0
         self.since = 0.0
@@ -192,8 +190,6 @@ class WakeCheck:
             if q.visible:
                 self._measure(at, queue, q)
 
-    # -- within --------------------------------------------------------------------------------------------------------
-
     def _queue(self, queue: str) -> _Queue:
         q = self._queues.get(queue)
         if q is None:
@@ -256,8 +252,6 @@ RESTART_WATCH_S: Final = 50.0
 
 class _Calm:
     """One queue: since when nothing of it moved, and what was counted in the stretch of calm under way."""
-
-    __slots__ = ("counted", "moved_at", "restart", "visible")
 
     def __init__(self) -> None:
         self.visible = 0
@@ -345,8 +339,6 @@ class CostCheck:
         self._lapse(at)
         self._end_all(at)
 
-    # -- within --------------------------------------------------------------------------------------------------------
-
     def _queue(self, queue: str) -> _Calm:
         q = self._queues.get(queue)
         if q is None:
@@ -408,8 +400,6 @@ SAID_S: Final = 0.5
 class _Scaler:
     """One scaler: its workers that live, and when it started some."""
 
-    __slots__ = ("hosts", "living", "started")
-
     def __init__(self, hosts: list[str]) -> None:
         self.hosts = hosts
         self.living: dict[str, bool] = {}
@@ -446,8 +436,6 @@ class ScaleCheck:
             "Z2 zero": self.zeros,
             "Z3": self.counts.measured,
         }
-
-    # -- processes ----------------------------------------------------------------------------------------------------
 
     def up(self, at: float, process: str) -> None:
         name = self._of.get(process)

@@ -121,8 +121,6 @@ class Checks:
     def _loaded(self) -> bool:
         return self._triggers > 0 and self._phase == "faults"
 
-    # -- messages ------------------------------------------------------------------------------------------------------
-
     def put(self, at: float, producer: int, queue: str, first: int, count: int, outcome: str) -> None:
         """A producer puts, or learns that its messages stand, do not, or may."""
         told = {"attempted": self.total.attempt, "acknowledged": self.total.acknowledge, "unknown": self.total.unknown}
@@ -164,8 +162,6 @@ class Checks:
         self.cost.moved(at, queue)
         if outcome == "done":
             self.total.handle(producer, number)
-
-    # -- listeners -----------------------------------------------------------------------------------------------------
 
     def receive_began(self, at: float, worker: str, queue: str, limit: int) -> None:
         self._load_receives += self._loaded
@@ -222,8 +218,6 @@ class Checks:
         text = f"the audit found {visible} visible that nobody had been told of; promised is that it never finds any"
         self._broken(at, "O4", f"{queue}: {text}")
 
-    # -- processes and faults ------------------------------------------------------------------------------------------
-
     def process_up(self, at: float, process: str, role: str) -> None:
         self.wake.disturb(at)
         self.scale.disturb(at, 0, process)
@@ -274,8 +268,6 @@ class Checks:
         # Nothing but a bridge that goes and comes is judged as that, by I6.
         if target not in self._bridges or kind not in ("crash", "restart"):
             self.cost.churn(at, wrong)
-
-    # -- the bridge ----------------------------------------------------------------------------------------------------
 
     def judged(self, at: float, who: str, verb: str, queue: str, let_in: bool, may: bool, since: float) -> None:
         """The bridge let somebody do something, or not; ``may`` is what its access file has said ``since`` then.

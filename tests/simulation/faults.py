@@ -187,9 +187,6 @@ class Trouble:
         self.store_works = not any(self._levels.get(name) for name in RECEIVES)
 
 
-# -- whom it befalls ---------------------------------------------------------------------------------------------------
-
-
 def _one(names: Sequence[T], chance: random.Random) -> T:
     return names[int(chance.random() * len(names))]
 
@@ -252,9 +249,6 @@ PLANS: Final[dict[str, Applies]] = {
     "scalers": lambda plan: plan.scalers > 0,
     "keys": lambda plan: plan.auth,
 }
-
-
-# -- the table ---------------------------------------------------------------------------------------------------------
 
 
 class Kind(NamedTuple):
@@ -410,8 +404,6 @@ class Faults:
         trouble.begin(name, level)
         return lambda: trouble.end(name, level)
 
-    # -- processes ----------------------------------------------------------------------------------------------------
-
     def _kill(self, fault: Fault) -> Undo | None:
         world, fleet, name = self._world, self._fleet, fault.target
         process = world.hosts[name].process
@@ -464,8 +456,6 @@ class Faults:
         process = self._fleet.pause(fault.target, suspended=fault.kind == "suspend")
         return None if process is None else lambda: self._fleet.resume(process)
 
-    # -- links --------------------------------------------------------------------------------------------------------
-
     def _partition(self, fault: Fault) -> Undo:
         near, far = fault.target.split(">")
         network = self._world.network
@@ -496,8 +486,6 @@ class Faults:
 
         return undo
 
-    # -- store and producers ------------------------------------------------------------------------------------------
-
     def _store_down(self, fault: Fault) -> Undo | None:
         world = self._world
         process = world.hosts["store"].process
@@ -525,8 +513,6 @@ class Faults:
             self._fleet.start(fault.target)
 
         return undo
-
-    # -- access -------------------------------------------------------------------------------------------------------
 
     def _key_revoked(self, fault: Fault) -> Undo | None:
         desk = self._world.desk

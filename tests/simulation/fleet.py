@@ -180,8 +180,6 @@ class VirtualActuator:
             self._ended.clear()
             await self._ended.wait()
 
-    # -- what becomes of the workers ----------------------------------------------------------------------------------
-
     def runs(self, host: str, worker: Worker) -> None:
         self.fleet.workers[host] = worker
 

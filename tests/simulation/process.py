@@ -177,8 +177,6 @@ class Process:
         self._dies: Callable[[], None] | None = None
         self._moment: Callable[[], bool] | None = None
 
-    # -- life ---------------------------------------------------------------------------------------------------------
-
     def begin(self, main: Coroutine[Any, Any, None], ended: Callable[[Exception | None], None]) -> None:
         task = self.loop.create_task(main, name=f"main[{self.name}]")
 
@@ -228,8 +226,6 @@ class Process:
         self.paused = False
         self._next = -1.0
         self._wake(self.kernel.now)
-
-    # -- turns --------------------------------------------------------------------------------------------------------
 
     def _wake(self, when: float) -> None:
         """See that the loop gets a turn at ``when``, if it would not get one before; a turn may be one too many."""
@@ -283,8 +279,6 @@ class Process:
             self._moment = None
         self._dies_after -= 1
         return self._dies_after < 0
-
-    # -- the end of the run -------------------------------------------------------------------------------------------
 
     def bury(self) -> None:
         """Let go of everything quietly; nobody hears what happens here any more."""
@@ -342,8 +336,6 @@ _FIN: Final = _End()
 class Way:
     """From one host to another: whether anything passes, and how much longer it takes."""
 
-    __slots__ = ("blocks", "extra", "pipes")
-
     def __init__(self) -> None:
         self.blocks = 0
         self.extra = 0.0
@@ -352,8 +344,6 @@ class Way:
 
 
 class Pipe:
-    __slots__ = ("_last", "_network", "_way", "flying", "held", "to")
-
     def __init__(self, network: Network, way: Way) -> None:
         self._network = network
         self._way = way
@@ -388,8 +378,6 @@ class Pipe:
 
 
 class End:
-    __slots__ = ("_inbox", "_open", "_waiter", "hear", "host", "lost", "on_lost", "peer", "pipe", "port", "process")
-
     def __init__(self, host: Host, process: Process | None) -> None:
         self.host = host
         self.process = process
@@ -403,8 +391,6 @@ class End:
         self._open = True
         self._inbox: deque[object] = deque()
         self._waiter: asyncio.Future[None] | None = None
-
-    # -- for the process ----------------------------------------------------------------------------------------------
 
     def send(self, message: object) -> None:
         """Put a message on its way; nothing happens on a connection that is over."""
@@ -441,8 +427,6 @@ class End:
                 kernel = self.pipe._network.kernel
                 kernel.after(LINGER_S, self._give_up)
         self._shut()
-
-    # -- for the network ----------------------------------------------------------------------------------------------
 
     def land(self, message: object) -> None:
         if self.port is not None:

@@ -127,8 +127,6 @@ class World:
         """Say whether the store asks ``host`` for no key, or for one that lets it take from a queue."""
         return self.desk is None or self.plan.store != "own" or self.desk.may_take(host, queue)
 
-    # -- the truth about the store ------------------------------------------------------------------------------------
-
     def level(self, queue: str, visible: int) -> None:
         before = self._levels.get(queue, 0)
         self._level_versions[queue] = self._level_versions.get(queue, 0) + 1
@@ -146,8 +144,6 @@ class World:
 
     def visible(self) -> int:
         return sum(self._levels.values())
-
-    # -- processes ----------------------------------------------------------------------------------------------------
 
     def began(self, process: Process) -> None:
         self.emit("process_up", process.host.name, process.host.role)

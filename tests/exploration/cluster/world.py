@@ -121,8 +121,6 @@ class World:
     def fork(self) -> bytes:
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
-    # -- what a step does not bring ----------------------------------------------------------------------------------
-
     def clock(self, entry: int) -> float:
         """Return the time by a bridge's clock, which stands still while its machine sleeps."""
         return self.now - self.slept[entry]
@@ -319,8 +317,6 @@ class World:
         worker.outbox.append(Room(QUEUE, 1, worker.gen))
         self._look(worker)
 
-    # -- steps -------------------------------------------------------------------------------------------------------
-
     def steps(self) -> list[Step]:
         """Return all that may happen next, without what only time brings. What befalls one is ten times its number."""
         steps: list[Step] = []
@@ -507,8 +503,6 @@ class World:
     def _do_tick(self, _: int) -> None:
         self.pass_time()
 
-    # -- time --------------------------------------------------------------------------------------------------------
-
     def deadline(self) -> float | None:
         times = [
             self._real(entry, at)
@@ -556,8 +550,6 @@ class World:
             if at is None or at > until:
                 return
             self.pass_time()
-
-    # -- what must not last ------------------------------------------------------------------------------------------
 
     def bad(self) -> bool:
         """Whether a message waits, or somebody should look, although a listener could take it."""

@@ -43,71 +43,53 @@ CROSSED: tuple[Step, ...] = (
 )  # fmt: skip
 """The second message comes after the look for the first, and the bridge that tells of that look is deaf to it."""
 
+NEWER: tuple[Step, ...] = (
+    ("put", 0), TO_FIRST, ("wake", 0), ("up", 0), TO_SECOND, ("put", 1), TO_FIRST, TO_SECOND, ("answer", 0),
+    ("up", 0), WORD, ("end bridge", 0), ("greet", 0),
+)  # fmt: skip
+LATE: tuple[Step, ...] = (
+    ("put", 0), TO_FIRST, ("up", 0), ("answer", 0), TO_SECOND, ("put", 1), ("drop", -10), TO_SECOND, ("tick", 0),
+    ("up", 0),
+)  # fmt: skip
+"""`NEWER`: both triggers come before the receive is answered. `LATE`: its report comes late."""
+
 WRONG_TURNS: tuple[WrongTurn, ...] = (
-    turn(
-        "W1",
-        "a wake request is settled by the time at which a peer's message arrives: the receive did not see it",
-        _played(plan("W1", named=False, faults={"drop": 1}), {"turns": mutants.ForgivesByArrival}, CROSSED),
-    ),
+    turn("W1", _played(plan("W1", named=False, faults={"drop": 1}), {"turns": mutants.ForgivesByArrival}, CROSSED)),
     turn(
         "W2",
-        "times from before a suspend count, by a clock that stood still in it",
         _played(
             plan("W2", named=False, faults={"drop": 1, "suspend": 1}),
             {"turns": mutants.StandsStill},
             (("suspend", 1), *CROSSED),
         ),
     ),
-    turn(
-        "W3",
-        "a request is settled when one of its triggers is named: the other's message stays",
-        _played(plan("W3", faults={"drop": 1}), {"turns": mutants.ForgivesTheDebt}, CROSSED),
-    ),
-    turn(
-        "W4",
-        "timers are settled too: what is due later stays",
-        _walked(plan("W4", delayed=(1,), own_ids=True, faults={"drop": 1}), {"turns": mutants.ForgivesTimers}),
-    ),
+    turn("W3", _played(plan("W3", faults={"drop": 1}), {"turns": mutants.ForgivesTheDebt}, CROSSED)),
+    turn("W4", _walked(plan("W4", delayed=(1,), own_ids=True, faults={"drop": 1}), {"turns": mutants.ForgivesTimers})),
     turn(
         "W5",
-        "each new trigger extends the deferral, so that a request waits past its deadline",
         _explored(
             quick("W5", messages=2, faults={"drop": 2}, at=(0,), spaced=True, patience_s=2.5),
             {"turns": mutants.PushesOut},
         ),
     ),
-    turn(
-        "W6",
-        "a peer's empty receive counts from its arrival: the next sweep is late",
-        _explored(quick("W6"), {"turns": mutants.CoversFromArrival}),
-    ),
+    turn("W6", _explored(quick("W6"), {"turns": mutants.CoversFromArrival})),
     turn(
         "W7",
-        "members that leave stay in the order: everyone waits A",
         _explored(
             quick("W7", faults={"leave": 1}, at=(0,), spaced=True, patience_s=0.2), {"turns": mutants.OrdersWhoLeaves}
         ),
     ),
-    turn(
-        "W8",
-        "an unknown member counts as able: everyone waits A for a bridge without workers",
-        _explored(quick("W8", workers=(1,), patience_s=0.2), {"turns": mutants.TakesUnknownForAble}),
-    ),
+    turn("W8", _explored(quick("W8", workers=(1,), patience_s=0.2), {"turns": mutants.TakesUnknownForAble})),
+    # A trigger that only one bridge received is not passed on, and is lost with it.
     turn(
         "W9",
-        "a trigger that only one bridge received is not passed on, and is lost with it",
         _explored(
             quick("W9", workers=(1,), heard_by=(0,), faults={"end bridge": 1}, at=(0,), patience_s=4.0), {"told": False}
         ),
     ),
-    turn(
-        "W10",
-        "`own` is believed with an external store: every trigger is lost",
-        _explored(quick("W10", engine=True, patience_s=0.2), {"scheduler": mutants.Believes}),
-    ),
+    turn("W10", _explored(quick("W10", engine=True, patience_s=0.2), {"scheduler": mutants.Believes})),
     turn(
         "W11",
-        "ids that did not fit into a message count as settled",
         _played(
             plan("W11", faults={"drop": 1}, constants={"NAMES_MAX": 1}),
             {"turns": mutants.ForgetsWhatDidNotFit},
@@ -116,7 +98,6 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
     ),
     turn(
         "W12",
-        "ids of triggers after the start of the receive are sent",
         _played(
             plan(
                 "W12",
@@ -127,56 +108,21 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
                 at=(0,),
             ),
             {"turns": mutants.NamesWhatCameAfter},
-            (
-                ("put", 0),
-                TO_FIRST,
-                ("wake", 0),
-                ("up", 0),
-                TO_SECOND,
-                ("put", 1),
-                TO_FIRST,
-                TO_SECOND,
-                ("answer", 0),
-                ("up", 0),
-                WORD,
-                ("end bridge", 0),
-                ("greet", 0),
-            ),
+            NEWER,
         ),
     ),
     turn(
         "W13",
-        "a receive counts as begun when its report arrives",
         _played(
             plan("W13", named=False, faults={"drop": 1, "tick": 1}),
             {"turns": mutants.BeganWhenItCame},
-            (
-                ("put", 0),
-                TO_FIRST,
-                ("up", 0),
-                ("answer", 0),
-                TO_SECOND,
-                ("put", 1),
-                ("drop", -10),
-                TO_SECOND,
-                ("tick", 0),
-                ("up", 0),
-            ),
+            LATE,
         ),
     ),
-    turn(
-        "W14",
-        "requests are settled across stores: production's by staging's empty queue",
-        _walked(plan("W14", messages=1, taken=(), staging=(0,)), {"turns": mutants.MixesStores}),
-    ),
-    turn(
-        "W15",
-        "a later trigger is settled by the id of its immediate twin",
-        _walked(plan("W15", delayed=(1,), faults={"drop": 1, "repeat": 1}), {"turns": mutants.NamesTheDue}),
-    ),
+    turn("W14", _walked(plan("W14", messages=1, taken=(), staging=(0,)), {"turns": mutants.MixesStores})),
+    turn("W15", _walked(plan("W15", delayed=(1,), faults={"drop": 1, "repeat": 1}), {"turns": mutants.NamesTheDue})),
     turn(
         "W17",
-        "after a member is gone, only queues are checked for which it was able",
         _walked(
             plan("W17", messages=1, taken=(), faults={"end worker": 1, "end bridge": 1}),
             {"turns": mutants.LooksWhereItWasAble},
@@ -184,29 +130,23 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
     ),
     turn(
         "W18",
-        "a request without any session is not passed on",
         _walked(
             plan("W18", messages=1, taken=(), faults={"end worker": 1}), {"turns": mutants.TellsNobodyWithoutASession}
         ),
     ),
     turn(
         "W19",
-        "a backlog is acted on only when it grows: the second request stays",
         _walked(
             plan("W19", taken=(), faults={"drop": 1, "lose": 1, "end worker": 1}), {"turns": mutants.ActsOnTheRise}
         ),
     ),
+    # A member that leaves sends its timers before its sessions end: a lease is forgotten.
     turn(
         "W20",
-        "a member that leaves sends its timers before its sessions end: a lease is forgotten",
         _walked(
             plan("W20", messages=1, taken=(), faults={"leave": 1, "end worker": 1}, at=(0,)), {"timers_first": True}
         ),
     ),
-    turn(
-        "W21",
-        "settling by time lacks its millisecond",
-        _played(plan("W21", named=False, faults={"drop": 1}), {"turns": mutants.NoMillisecond}, CROSSED),
-    ),
+    turn("W21", _played(plan("W21", named=False, faults={"drop": 1}), {"turns": mutants.NoMillisecond}, CROSSED)),
 )
 """W16 loses nothing, and is caught by a count of receives."""

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
+from tests.exploration.explore import CHAOS_STEPS, walks
 from tests.exploration.plan import WILD, Plan
-from tests.exploration.walk import CHAOS_STEPS, walks
 
 SEEDS = int(os.environ.get("QUEUEBELL_SEEDS", "200"))
 FEW = min(SEEDS, 30)

@@ -18,7 +18,7 @@ from queuebell.listeners.wake.pool import Place, Share, Sharing
 from queuebell.listeners.wake.receive_scaling import DepthScaling
 from queuebell.listeners.wake.table import Command, SendMore, SendRoom, StartReceive
 from tests.exploration import mutants
-from tests.exploration.explore import Trial, WrongTurn, explored, turn
+from tests.exploration.explore import Failure, Trial, WrongTurn, explored, turn, walks
 from tests.exploration.plan import Plan, planned, small
 from tests.exploration.stories import (
     AT_LEAST,
@@ -32,7 +32,6 @@ from tests.exploration.stories import (
     receives,
     rounds,
 )  # fmt: skip
-from tests.exploration.walk import Failure, walks
 from tests.support.bells import QUEUE, Rig
 
 

@@ -118,21 +118,12 @@ class Desk:
         if not self._begin(host):
             return None
         old = self._held[host]
+        first, then = lambda: self._drop(old), lambda: self._replace(host)
         if replaced_first:
-            self._replace(host)
-        else:
-            self._drop(old)
+            first, then = then, first
+        first()
         self._publish()
-
-        def undo() -> None:
-            self._busy.discard(host)
-            if replaced_first:
-                self._drop(old)
-            else:
-                self._replace(host)
-            self._publish()
-
-        return undo
+        return self._mends(host, then)
 
     def expire(self, host: str, seconds: float, *, token: bool) -> Undo | None:
         """Give a host a key or a token that ends by itself, and another key in the end."""
@@ -148,25 +139,15 @@ class Desk:
             self._replace(host, until=now + seconds)
         self._drop(old)
         self._publish()
-
-        def undo() -> None:
-            self._busy.discard(host)
-            self._replace(host)
-            self._publish()
-
-        return undo
+        return self._mends(host, lambda: self._replace(host))
 
     def shrink(self, host: str) -> Undo | None:
         if not self._begin(host):
             return None
         role = self._world.hosts[host].role
         self._grant(host, _SHRUNK[role])
-
-        def undo() -> None:
-            self._busy.discard(host)
-            self._grant(host, _GRANTS[role])
-
-        return undo
+        self._publish()
+        return self._mends(host, lambda: self._grant(host, _GRANTS[role]))
 
     def damage(self, *, gone: bool) -> Undo | None:
         """Have the file be of no use, unless it stands there unread: nobody could say which one holds meanwhile."""
@@ -178,6 +159,14 @@ class Desk:
         def undo() -> None:
             self._damaged.remove(gone)
             self.version += 1
+            self._publish()
+
+        return undo
+
+    def _mends(self, host: str, mend: Callable[[], None]) -> Undo:
+        def undo() -> None:
+            self._busy.discard(host)
+            mend()
             self._publish()
 
         return undo
@@ -205,7 +194,6 @@ class Desk:
 
     def _grant(self, host: str, grants: dict[str, list[str]]) -> None:
         self._listed = msgspec.structs.replace(self._listed, principals={**self._listed.principals, host: grants})
-        self._publish()
 
     def _publish(self) -> None:
         """Write the list, and note what it changed; into a damaged file nothing is written that anybody could read."""

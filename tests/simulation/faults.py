@@ -515,17 +515,13 @@ class Faults:
         return undo
 
     def _key_revoked(self, fault: Fault) -> Undo | None:
-        desk = self._world.desk
-        return None if desk is None else desk.revoke(fault.target, replaced_first=fault.value > 0)
+        return self._world.desk.revoke(fault.target, replaced_first=fault.value > 0)
 
     def _key_expires(self, fault: Fault) -> Undo | None:
-        desk = self._world.desk
-        return None if desk is None else desk.expire(fault.target, fault.length_s / 2, token=fault.value > 0)
+        return self._world.desk.expire(fault.target, fault.length_s / 2, token=fault.value > 0)
 
     def _grants_shrunk(self, fault: Fault) -> Undo | None:
-        desk = self._world.desk
-        return None if desk is None else desk.shrink(fault.target)
+        return self._world.desk.shrink(fault.target)
 
     def _access_broken(self, fault: Fault) -> Undo | None:
-        desk = self._world.desk
-        return None if desk is None else desk.damage(gone=fault.value > 0)
+        return self._world.desk.damage(gone=fault.value > 0)

@@ -9,7 +9,7 @@ import pytest
 from tests.exploration.cluster.explore import Exploration
 from tests.exploration.cluster.mutants import Believes
 from tests.exploration.cluster.plan import BIGGER, DEEP, EXPLORED, Plan, quick
-from tests.exploration.walk import Failure
+from tests.exploration.explore import Failure
 
 DEEP_STATES = int(os.environ.get("QUEUEBELL_PROVE_STATES", "50000"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
@@ -61,32 +62,13 @@ class Call(msgspec.Struct, eq=False):
     uncount: bool = True
 
 
-class Backlog(msgspec.Struct, eq=False):
-    """How a queue stands after a commit, as `queuebell.bridge.queues.embedded.state.Backlog`."""
-
-    queue: str
-    visible: int
-    invisible: int
-    rose: bool
-    put: int
-    receives: int
-    empty: int
-    next_visible_s: float | None
-
-
-class Hand(msgspec.Struct, eq=False):
-    queue: str
-    session: int
-    granted: int
-    messages: list[tuple[int, int, int]]
-    visible: int
-
-
 class Outcome(msgspec.Struct, eq=False):
     """One commit that the bridge has not heard of yet."""
 
-    backlogs: list[Backlog]
-    hands: list[Hand]
+    backlogs: list[dict[str, Any]]
+    """How queues stand after it, as `EmbeddedQueues.on_commit` takes it."""
+    hands: list[tuple[str, int, int, list[tuple[int, int, int]], int]]
+    """Of each grant: queue, session, granted, message with receipt and count, visible."""
     requests: list[Request]
 
 
@@ -189,12 +171,12 @@ class Store:
     def write(self, count: int, now: float, *, early_level: bool = False) -> None:
         """Commit the first ``count`` calls as one; the bridge and the callers have not heard of it yet."""
         calls, self.calls = self.calls[:count], self.calls[count:]
-        backlogs: list[Backlog] = []
+        backlogs: list[dict[str, Any]] = []
         if early_level:
             for call in calls:
                 self._touched.setdefault(call.queue, [0, 0, 0])[0] += len(call.messages) if call.kind == "put" else 0
             backlogs = self.backlogs(now)
-        hands: list[Hand] = []
+        hands: list[tuple[str, int, int, list[tuple[int, int, int]], int]] = []
         requests: list[Request] = []
         self.advance(now)
         for call in calls:
@@ -218,14 +200,14 @@ class Store:
             request.status = "written"
         self.outcomes.append(Outcome(backlogs, hands, requests))
 
-    def _hand(self, call: Call, now: float) -> Hand:
+    def _hand(self, call: Call, now: float) -> tuple[str, int, int, list[tuple[int, int, int]], int]:
         found = self.visible(call.queue)
         self.receipts += 1
         taken = found[: call.granted]
         for message in taken:
             self._lease(message, now + call.lease_s, self.receipts)
         assert call.session is not None
-        return Hand(call.queue, call.session, call.granted, [(m.id, m.receipt, m.count) for m in taken], len(found))
+        return call.queue, call.session, call.granted, [(m.id, m.receipt, m.count) for m in taken], len(found)
 
     def _reclaim(self, call: Call) -> None:
         for number, receipt in call.claims:
@@ -239,14 +221,14 @@ class Store:
             if held.state != VISIBLE:
                 self._appear(held)
 
-    def backlogs(self, now: float, *, all_queues: bool = False) -> list[Backlog]:
+    def backlogs(self, now: float, *, all_queues: bool = False) -> list[dict[str, Any]]:
         if all_queues:
             for message in self.messages:
                 if message.state != UNPUT:
                     self._touched.setdefault(message.queue, [0, 0, 0])
         touched, self._touched = self._touched, {}
         rose, self._rose = self._rose, {}
-        out: list[Backlog] = []
+        out: list[dict[str, Any]] = []
         for queue, (put, receives, empty) in touched.items():
             visible = len(self.visible(queue))
             held = sum(1 for m in self.messages if m.queue == queue and m.state in (LEASED, DELAYED))
@@ -254,10 +236,11 @@ class Store:
                 # The queue does not exist yet: a receive of it is answered "no such queue".
                 continue
             out.append(
-                Backlog(
-                    queue, visible, held, rose.get(queue, False) or (all_queues and visible > 0), put, receives, empty,
-                    self._next_visible_s(queue, now),
-                )
+                {
+                    "queue": queue, "exists": True, "visible": visible, "invisible": held, "put": put,
+                    "rose": rose.get(queue, False) or (all_queues and visible > 0), "receives": receives,
+                    "empty": empty, "next_visible_s": self._next_visible_s(queue, now),
+                }
             )  # fmt: skip
         return out
 

@@ -40,18 +40,15 @@ def test_no_timer_hides_a_wrong_turn() -> None:
 @pytest.mark.rest
 @pytest.mark.parametrize("turn", WRONG_TURNS + OTHERS, ids=lambda turn: turn.name)
 def test_the_rules_hold_where_wrong_turns_are_caught(turn: WrongTurn) -> None:
-    """The unmodified rules break nothing in the same worlds."""
     assert [trial.holds() for trial in turn.caught] == [None] * len(turn.caught)
 
 
 @pytest.mark.parametrize("turn", OTHERS, ids=lambda turn: turn.name)
 def test_other_wrong_turns_are_caught(turn: WrongTurn) -> None:
-    """Wrong turns that the exploration of the real rules taught us."""
     assert all(trial.breaks() for trial in turn.caught)
 
 
 def test_no_mutant_lies_idle() -> None:
-    """Every mutant that is written stands in the register."""
     written = [name for name, thing in vars(mutants).items() if getattr(thing, "__module__", "") == mutants.__name__]
     register = inspect.getsource(wrong_turns)
     assert [name for name in written if name[0] != "_" and f"mutants.{name}" not in register] == []

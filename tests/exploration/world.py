@@ -89,8 +89,6 @@ class World:
         ]
         return min((at for at in times if at is not None), default=None)
 
-    # -- steps -------------------------------------------------------------------------------------------------------
-
     def do(self, step: Step) -> None:
         kind, what = step
         if kind in self.left and kind != "lose_down":
@@ -215,28 +213,30 @@ class World:
 
     def _hear(self, _: int) -> None:
         outcome: Outcome = self.store.outcomes.pop(0)
-        for hand in outcome.hands:
+        for queue, session, granted, messages, visible in outcome.hands:
             carried = [
                 CarriedMessage(
                     str(m), str(receipt), count, "2026-01-01T00:00:00Z",
                     visible_in_ms=round(self.plan.periods.start_ack_s * 1000),
                 )
-                for m, receipt, count in hand.messages
+                for m, receipt, count in messages
             ]  # fmt: skip
-            self.scheduler.embedded.handed(self.now, hand.queue, hand.session, hand.granted, carried, hand.visible)
+            self.scheduler.embedded.handed(self.now, queue, session, granted, carried, visible)
         self._hear_backlogs(outcome.backlogs)
         for request in outcome.requests:
             request.status = "answered"
 
     def _hear_backlogs(self, backlogs: list) -> None:  # type: ignore[type-arg]
         for backlog in backlogs:
-            self.scheduler.embedded.on_commit(
-                self.now, backlog.queue, exists=True, visible=backlog.visible, invisible=backlog.invisible,
-                rose=backlog.rose, put=backlog.put, receives=backlog.receives, empty=backlog.empty,
-                next_visible_s=backlog.next_visible_s,
-            )  # fmt: skip
-            work = self.scheduler.pending.find(backlog.queue)
-            if work is not None and work.dirty and not work.foreign and not backlog.visible and work.sessions.any_own:
+            self.scheduler.embedded.on_commit(self.now, **backlog)
+            work = self.scheduler.pending.find(backlog["queue"])
+            if (
+                work is not None
+                and work.dirty
+                and not work.foreign
+                and not backlog["visible"]
+                and work.sessions.any_own
+            ):
                 raise Violation("O1", "dirty although nothing is visible")
 
     def _flush(self, i: int) -> None:
@@ -284,8 +284,6 @@ class World:
         held = next(held for held in node.held if held.token == what % 1000)
         node.finish(held, outcome, self.now)
 
-    # -- plumbing ----------------------------------------------------------------------------------------------------
-
     def _request(self, number: int) -> Request:
         return next(request for request in self.requests if request.id == number)
 
@@ -330,8 +328,6 @@ class World:
             if isinstance(fact, AuditFound):
                 raise Violation("O4", "the audit found visible work that nobody was on")
         self.links = [link for link in self.links if link.node_open or link.bridge_open]
-
-    # -- the producer -----------------------------------------------------------------------------------------------
 
     def begin_producer(self, plan: Plan) -> None:
         self.triggers: list[tuple[str, float]] = []
@@ -415,8 +411,6 @@ class World:
     def _putting(self, message: int) -> bool:
         puts = (call.messages for call in self.store.calls if call.kind == "put")
         return message in self.early or any(message in messages for messages in puts)
-
-    # -- faults ------------------------------------------------------------------------------------------------------
 
     def _crash(self, number: int) -> None:
         node = self.nodes[number]
@@ -525,8 +519,6 @@ class World:
         node.stop(self.now)
         node.give_back([held for held in node.held if held.running])
 
-    # -- what may happen ---------------------------------------------------------------------------------------------
-
     def steps(self, *, faults: bool = True) -> list[Step]:
         out: list[Step] = []
         left = self.left
@@ -630,8 +622,6 @@ class World:
         elif kind == "hear":
             about = self.store.outcomes[0].backlogs
         return f"{self.now - BEGINNING_S:8.3f} {kind} {what} {about}"
-
-    # -- properties --------------------------------------------------------------------------------------------------
 
     def able(self, queue: str) -> bool:
         return any(

@@ -91,7 +91,6 @@ class Checks:
         del self.violations[VIOLATIONS_MAX:]
 
     def figures(self) -> Figures:
-        """Return what was measured so far."""
         scaled = self.scale.checked()
         names = ["I3", "I4", "I5", "I7", "I8", *(["K1", "K2"] * self._auth), *(["C4", "C5"] * self._several)]
         # Only own queues, and those of several bridges, have the tighter bound; scalers have one of theirs.
@@ -143,7 +142,6 @@ class Checks:
         self.cost.moved(at, queue, visible)
 
     def store_received(self, at: float, queue: str, count: int) -> None:
-        """The store carries out a receive and leases messages."""
         self._leased[queue] += count
 
     def handler_began(self, at: float, worker: str, queue: str, producer: int, number: int, attempt: int) -> None:
@@ -261,7 +259,6 @@ class Checks:
             self.cost.churn(at)
 
     def fault(self, at: float, kind: str, target: str, began: bool) -> None:
-        """A fault of the plan begins, or is mended."""
         wrong = 1 if began else -1
         self.wake.disturb(at, wrong)
         self.scale.disturb(at, wrong)
@@ -285,7 +282,6 @@ class Checks:
             self._broken(at, rule, f"{what} {grants} it; promised is that it follows within {ACCESS_S:g} s")
 
     def bridge(self, at: float, boot: str, up: bool) -> None:
-        """A bridge begins, or is gone."""
         if up and not self._several:
             self._forget_boots(list(self._boots))
         if up:

@@ -18,7 +18,7 @@ import contextlib
 import heapq
 import logging
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -504,7 +504,7 @@ class Network:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.hosts: dict[str, Host] = {}
-        self._ways: dict[tuple[str, str], Way] = {}
+        self._ways: dict[tuple[str, str], Way] = defaultdict(Way)
         self._chance = kernel.chance("network").random
         self._spread = int(1 + 6 * self._chance())
 
@@ -517,10 +517,7 @@ class Network:
         return ticks * GRID_S
 
     def way(self, near: str, far: str) -> Way:
-        way = self._ways.get((near, far))
-        if way is None:
-            way = self._ways[near, far] = Way()
-        return way
+        return self._ways[near, far]
 
     def open(self, process: Process, host: str, port: str) -> End:
         """Connect, and be able to send at once; if nobody is there, the end breaks with `Lost` (``refused``)."""

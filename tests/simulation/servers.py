@@ -7,7 +7,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from queuebell.bridge.contract.cluster import ClusterMessage, Covered, Name
 from queuebell.bridge.contract.errors import Closed
@@ -186,9 +186,6 @@ def _owed(turns: Coordinator, queue: str) -> tuple[set[Name], bool]:
     kept = turns._queues.get(queue)
     return (set(), False) if kept is None else (set(kept.requests.named), kept.requests.unnamed is not None)
 
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 PREFIX = "queuebell"
 REACHED: dict[type[Fact], str] = {
@@ -444,12 +441,12 @@ class StoreHost:
             depth = Depth(depth.visible + depth.invisible, 0)
         return Received(found.messages, depth, found.next_visible_in_ms if able.next_visible else None)
 
-    def _carry_out(self, operation: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    def _carry_out(self, operation: Callable[..., Any], *given: Any) -> Any:
         """Do one call as a commit of its own, report the changed backlogs, and check the time of the next change."""
         world, engine = self._world, self._engine
         engine.state.tick()
         try:
-            return operation(*given, **named)
+            return operation(*given)
         finally:
             engine.state.commit()
             for backlog in engine.state.take_backlogs():

@@ -292,32 +292,29 @@ class RemoteStore:
 class EngineStore(RemoteStore):
     """The store as the bridges in front of it reach it: what a receive is, only a worker's own asking says."""
 
-    def put(  # type: ignore[override]
-        self, queue: str, bodies: Sequence[Body], **_: object
-    ) -> Awaitable[list[PutReceipt]]:
+    def put(self, queue: str, bodies: Sequence[Body], **_: object) -> Awaitable[Any]:
         """As `queuebell.bridge.queues.base.QueueStore.put`; queues of this store need no making."""
-        return _Asked(functools.partial(self._call, "put", queue, tuple(new_messages(bodies))))
+        return _Asked(self._call, "put", queue, tuple(new_messages(bodies)))
 
-    def receive(  # type: ignore[override]
-        self, queue: str, limit: int = 1, visibility_s: float = 30.0, **_: object
-    ) -> Awaitable[Received]:
-        return _Asked(functools.partial(self._call, "receive", queue, limit, _whole(visibility_s)))
+    def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0, **_: object) -> Awaitable[Any]:
+        return _Asked(self._call, "receive", queue, limit, _whole(visibility_s))
 
-    def settle(self, queue: str, settlement: Settlement) -> Awaitable[Settling]:  # type: ignore[override]
-        return _Asked(functools.partial(self._call, "settle", queue, settlement))
+    def settle(self, queue: str, settlement: Settlement) -> Awaitable[Any]:
+        return _Asked(self._call, "settle", queue, settlement)
 
-    def depth(self, queue: str) -> Awaitable[Depth | None]:  # type: ignore[override]
-        return _Asked(functools.partial(self._call, "depth", queue))
+    def depth(self, queue: str) -> Awaitable[Any]:
+        return _Asked(self._call, "depth", queue)
 
     async def queues(self, *_: object, **__: object) -> list[str]:
+        """Return none: it is asked only whether it is there."""
         return []
 
 
 class _Asked:
     """A call that is made when it is awaited: that of a bridge which died before is no coroutine that nobody awaits."""
 
-    def __init__(self, call: Callable[[], Awaitable[Any]]) -> None:
-        self._call = call
+    def __init__(self, call: Callable[..., Awaitable[Any]], *given: object) -> None:
+        self._call = functools.partial(call, *given)
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._call().__await__()

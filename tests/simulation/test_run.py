@@ -144,7 +144,6 @@ def test_the_races_are_reached() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["0", "4711"])
 def test_hash_seeds_change_nothing(hash_seed: str) -> None:
-    """The order of sets and of memory addresses has no say in a run."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation.recorded"],
         capture_output=True,
@@ -218,15 +217,6 @@ def test_forgotten_leases_are_lost() -> None:
     wrong = (run(plan, seed, faults, scheduler=mutants.NoTimerAtTheEnd).total["lost"] for seed in range(6))
     seed = next(seed for seed, lost in enumerate(wrong) if lost)
     assert run(plan, seed, faults).ok
-
-
-def test_without_bridge_and_clocks_work_is_lost() -> None:
-    """With a dead wake, no sweep and no dead-man timer messages are lost, and the run says which."""
-    plan = replace(PRESETS["elsewhere-wire"], sweep=False, deadman=False, faults=("trigger_dropped",), healed_s=100.0)
-    faults = [Fault(0.0, "trigger_dropped", "bridge", 300.0, 1.0)]
-    outcome = run(plan, 0, faults)
-    assert outcome.total["lost"] > 0
-    assert any(line.startswith("lost") for line in outcome.violations)
 
 
 def test_quiet_hours_cost_what_is_promised() -> None:
@@ -310,7 +300,6 @@ def test_every_seed_of_pools_holds(seeds: range) -> None:
 def test_planted_faults_of_pools_are_found(
     monkeypatch: pytest.MonkeyPatch, where: Any, name: str, wrong: type, rule: str
 ) -> None:
-    """Room that nobody tells, a look that asks for no slot, slots granted twice."""
     narrow = replace(
         PRESETS["own-wire"], queues=2, workers=1, messages=14, hours=100 / 3600, handler_s=(3.0, 9.0), pool=2,
         faults=(), delayed_share=0.0, handler_failure_share=0.0, healed_s=400.0,

@@ -56,7 +56,6 @@ def test_from_zero_to_a_receive_in_calm() -> None:
 
 
 def test_an_empty_queue_elsewhere_costs_a_count_a_sweep() -> None:
-    """And no process."""
     outcome = run(scaled("elsewhere-wire", **CALM | {"quiet_s": 3600.0}), 1)
     assert outcome.ok, outcome.violations
     assert outcome.receives_per_hour_empty is not None and 50 <= outcome.receives_per_hour_empty <= 67

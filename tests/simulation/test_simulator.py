@@ -1,17 +1,22 @@
-"""What the simulator promises: runs repeat themselves, and its command names what failed and what was never checked."""
+"""What the simulator promises: its runs repeat themselves, its command names what failed, its checkers find it."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.exploration.cluster.mutants import ForgivesByArrival
 from tests.simulation import command
+from tests.simulation.bounds import promise
+from tests.simulation.checks import Checks, rule_of
 from tests.simulation.command import Job, Played, play_one
-from tests.simulation.plan import PRESETS
+from tests.simulation.plan import PRESETS, Plan
 from tests.simulation.run import run
 from tests.simulation.test_cluster import with_turns
+from tests.support.total_queue import Numbers
 
 
 def test_the_command_plays_seeds_and_one_seed_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,3 +66,103 @@ def test_options_that_cannot_be_are_refused(words: str, capsys: pytest.CaptureFi
         command.main(words.split())
     assert ended.value.code == 2
     assert words.split()[0][2:5] in capsys.readouterr().err
+
+
+Q = "a/q"
+OWN = PRESETS["own-wire"]
+SOUND = msgspec.structs.replace(PRESETS["elsewhere-wire"], faults=())
+ROOM = (0.0, "room", "w", Q, True, True, 1, True)
+CALM = [ROOM, (9.0, "level", Q, 1), (10.0, "level", Q, 0)]
+"""A queue that is empty from 10 s on."""
+
+
+def receive(at: float) -> tuple[Any, ...]:
+    return (at, "receive_began", "w", Q, 1)
+
+
+def judged(story: list[tuple[Any, ...]], end: float, plan: Plan = SOUND) -> Checks:
+    """The checkers after a story that ends at ``end``."""
+    checks = Checks(plan)
+    for at, what, *fields in sorted(story, key=lambda event: event[0]):
+        getattr(checks, what)(at, *fields)
+    checks.finish(end)
+    return checks
+
+
+def rules(story: list[tuple[Any, ...]], end: float, plan: Plan = SOUND) -> list[str]:
+    return [rule_of(violation) for violation in judged(story, end, plan).violations]
+
+
+def test_the_bounds_are_the_published_ones() -> None:
+    """116 s and 67 an hour elsewhere, 0 for own queues; longer for large fleets, none without a dead-man timer."""
+    bounds = promise(SOUND)
+    assert (bounds.wake_s, bounds.receives_an_hour, bounds.receives_a_restart) == (pytest.approx(116.0), 67, 1)
+    assert promise(msgspec.structs.replace(SOUND, workers=1000)).wake_s == pytest.approx(156.0)
+    assert promise(msgspec.structs.replace(SOUND, deadman=False)).wake_s == math.inf
+    assert promise(OWN).receives_an_hour == promise(OWN).receives_a_restart == promise(OWN).receives(1e6) == 0
+    vague = promise(msgspec.structs.replace(SOUND, complete_receive=False))
+    assert vague.receives_an_hour == 134 and vague.receives_a_restart == 2
+
+
+@pytest.mark.parametrize(
+    ("plan", "waited", "broken"), [(SOUND, 115.9, []), (SOUND, 116.1, ["I1"]), (OWN, 2.9, []), (OWN, 3.1, ["I1"])]
+)
+def test_i1_a_gap_beyond_the_bound(plan: Plan, waited: float, broken: list[str]) -> None:
+    """A receive that begins too late breaks I1, and only once; on an own queue within A while nothing is wrong."""
+    story = [ROOM, (100.0, "level", Q, 1), receive(100.0 + waited), (100.1 + waited, "level", Q, 0)]
+    checks = judged(story, 500.0, plan)
+    assert [rule_of(violation) for violation in checks.violations] == broken
+    assert checks.figures().worst_gap_s == pytest.approx(waited)
+
+
+def test_i2_one_sweep_a_minute_is_allowed_and_two_are_not() -> None:
+    """An hour of calm elsewhere costs 60; at twice that the bound is broken."""
+    checks = judged([*CALM, *(receive(float(at)) for at in range(100, 3700, 60))], 3700.0)
+    assert checks.violations == []
+    assert checks.cost.receives / checks.cost.seconds * 3600 == pytest.approx(60, abs=1)
+    assert rules([*CALM, *(receive(float(at)) for at in range(100, 3700, 30))], 3700.0) == ["I2"]
+
+
+@pytest.mark.parametrize(("plan", "allowed"), [(SOUND, 1), (OWN, 0)], ids=["elsewhere", "own"])
+def test_i6_a_restart_costs_one_receive_of_a_queue(plan: Plan, allowed: int) -> None:
+    """One more breaks I6; one long after the restart has nothing to do with it."""
+    restart = [
+        (300.0, "fault", "crash", "bridge", True),
+        (300.0, "process_down", "bridge", "bridge", "killed"),
+        (300.0, "bridge", "one", False),
+        (301.0, "process_up", "bridge", "bridge"),
+        (301.0, "bridge", "two", True),
+        (301.0, "fault", "crash", "bridge", False),
+    ]
+    story = [*CALM, *restart, *(receive(302.0 + number) for number in range(allowed)), receive(360.0)]
+    checks = judged(story, 365.0, plan)
+    assert (checks.violations, checks.cost.restarts, checks.cost.restart_receives) == ([], 1, allowed)
+    assert rules([*story, receive(310.0)], 365.0, plan) == ["I6"]
+
+
+@pytest.mark.parametrize(
+    ("wake", "empty", "broken"),
+    [(None, None, []), (5.0, 5.1, []), (5.0, 5.0, []), (5.0, 4.9, ["I4"]), (5.0, None, ["I4"])],
+)
+def test_i4_nobody_sleeps_past_a_wake(wake: float | None, empty: float | None, broken: list[str]) -> None:
+    """Idle needs an empty receive that began no earlier than the newest wake."""
+    assert rules([(6.0, "idle", "w", Q, wake, empty)], 7.0) == broken
+
+
+def test_i7_duplicates_only_add_receives() -> None:
+    """A handler without a lease, or a generation that goes back, is more than that."""
+    leased, handled = (1.0, "store_received", Q, 1), (2.0, "handler_began", "w", Q, 0, 0, 1)
+    assert rules([leased, handled], 3.0) == []
+    assert rules([leased, handled, handled], 3.0) == ["I7"]
+    marks = [(at, "marked", Q, "boot", gen, True, False) for at, gen in ((1.0, 5), (2.0, 4))]
+    assert rules([(0.0, "bridge", "boot", True), *marks], 3.0) == ["I7"]
+
+
+def test_lost_duplicated_recovered_and_unexpected_messages_are_counted() -> None:
+    puts = [(0.0, "put", 0, Q, 0, 10, "attempted"), (1.0, "put", 0, Q, 0, 8, "acknowledged")]
+    puts.append((1.0, "put", 0, Q, 8, 2, "unknown"))
+    handled = [(2.0, "handler_ended", "w", Q, 0, number, "done") for number in (0, 1, 2, 3, 4, 5, 5, 5, 8, 10**9, -1)]
+    checks = judged([*puts, *handled, (2.0, "handler_ended", "w", Q, 3, 0, "done")], 3.0)
+    assert [rule_of(violation) for violation in checks.violations] == ["lost", "unexpected"]
+    expected = Numbers(attempted=10, acknowledged=8, lost=2, duplicated=1, recovered=1, unexpected=3)
+    assert checks.total.numbers() == expected and checks.total.first_lost() == [(0, 6), (0, 7)]

@@ -107,15 +107,6 @@ class Pipe(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def can_write_eof(self) -> bool:
-        return False
-
 
 async def play(seed: int) -> Counter[str]:
     """Put through a story of faults, then count what is there."""

@@ -31,7 +31,6 @@ def test_every_known_wrong_turn_is_caught(turn: WrongTurn) -> None:
 @pytest.mark.rest
 @pytest.mark.parametrize("turn", WRONG_TURNS, ids=lambda turn: turn.name)
 def test_the_rules_hold_where_wrong_turns_are_caught(turn: WrongTurn) -> None:
-    """The unmodified rules break nothing in the same worlds."""
     assert [trial.holds() for trial in turn.caught] == [None]
 
 

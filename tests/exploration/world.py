@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
+from collections.abc import Iterator
 from typing import cast
 
 import msgspec
@@ -340,18 +341,15 @@ class World:
         at = None if self.publication is None else self.publication.deadline()
         return at if at is not None and at > self.now else None
 
-    def _producer_steps(self, out: list[Step], faults: bool) -> None:
-        out.extend(("appear", number) for number in self.early)
-        publication = self.publication
-        if publication is None:
-            return
-        at = publication.deadline()
+    def _producer_steps(self) -> Iterator[Step]:
+        for number in self.early:
+            yield "appear", number
+        at = None if self.publication is None else self.publication.deadline()
         if at is not None and at <= self.now:
-            out.append(("publish", 0))
+            yield "publish", 0
         for i, publish in enumerate(self.publishes):
-            out.append(("acknowledge" if publish.marked else "arrive", i))
-            if faults and self.left["publish_fails"]:
-                out.append(("publish_fails", i))
+            yield "acknowledge" if publish.marked else "arrive", i
+            yield "publish_fails", i
 
     def _put(self, number: int) -> None:
         message = self.messages[number]
@@ -520,95 +518,93 @@ class World:
         node.give_back([held for held in node.held if held.running])
 
     def steps(self, *, faults: bool = True) -> list[Step]:
-        out: list[Step] = []
-        left = self.left
-        for message in self.messages:
-            if message.state == UNPUT and not self._putting(message.id):
-                out.append(("put", message.id))
-                break
+        """Return everything that can happen now, but for time that passes."""
+        left = self.left if faults else Counter[str]()
+        return [
+            step
+            for step in self._possible()
+            if step[0] not in FAULTS or left["lose_up" if step[0] == "lose_down" else step[0]]
+        ]
+
+    def _possible(self) -> Iterator[Step]:
+        message = next((m for m in self.messages if m.state == UNPUT and not self._putting(m.id)), None)
+        if message is not None:
+            yield "put", message.id
         if self.triggers:
-            out.append(("trigger", 0))
-        self._producer_steps(out, faults)
+            yield "trigger", 0
+        yield from self._producer_steps()
         for i, link in enumerate(self.links):
-            self._link_steps(i, link, out, faults)
+            yield from self._link_steps(i, link)
         settling: set[tuple[int, int, str]] = set()
         for request in self.requests:
+            receives, key = request.kind == "receive", (request.node, request.life, request.queue)
             if request.status == "sent" and not request.abandoned:
-                if request.kind != "receive":
-                    # One settlement at a time, with the receipt that is newest when it leaves.
-                    key = (request.node, request.life, request.queue)
-                    if key in settling:
-                        continue
-                    settling.add(key)
+                # One settlement at a time, with the receipt that is newest when it leaves.
+                if not receives and key in settling:
+                    continue
                 if not self.nodes[request.node].hung:
-                    out.append(("store", request.id))
-                    if faults and left["error"] and request.kind == "receive":
-                        out.append(("error", request.id))
+                    yield "store", request.id
+                    if receives:
+                        yield "error", request.id
             elif request.status == "answered":
-                out.append(("answer", request.id))
-            if request.kind != "receive" and not request.abandoned:
-                settling.add((request.node, request.life, request.queue))
-            if faults and left["unknown"] and request.kind == "receive" and not request.abandoned:
-                out.append(("unknown", request.id))
+                yield "answer", request.id
+            if receives and not request.abandoned:
+                yield "unknown", request.id
+            elif not request.abandoned:
+                settling.add(key)
         if self.store.calls:
-            out.append(("write", 1))
+            yield "write", 1
             if len(self.store.calls) > 1:
-                out.append(("write", len(self.store.calls)))
+                yield "write", len(self.store.calls)
         if self.store.outcomes:
-            out.append(("hear", 0))
+            yield "hear", 0
         for node in self.nodes:
-            self._node_steps(node, out, faults)
-        if faults:
-            if left["restart"]:
-                out.append(("restart", 0))
-            if left["forget"] and any(work.forgettable for work in self.scheduler.pending.by_queue.values()):
-                out.append(("forget", 0))
-        return out
+            yield from self._node_steps(node)
+        yield "restart", 0
+        if self.left["forget"] and any(work.forgettable for work in self.scheduler.pending.by_queue.values()):
+            yield "forget", 0
 
-    def _link_steps(self, i: int, link: Link, out: list[Step], faults: bool) -> None:
-        left = self.left
+    def _link_steps(self, i: int, link: Link) -> Iterator[Step]:
         if link.bridge_open:
             if link.up:
-                out.append(("up", i))
-                if faults and left["lose_up"]:
-                    out.append(("lose_up", i))
+                yield "up", i
+                yield "lose_up", i
             if link.flush:
-                out.append(("flush", i))
+                yield "flush", i
             if link.cut or not link.node_open:
-                out.append(("lost", i))
+                yield "lost", i
         if link.node_open:
             if link.down:
-                out.append(("down", i))
-                if faults and left["lose"] and isinstance(link.down[0], Wake):
-                    out.append(("lose", i))
-                if faults and left["lose_up"]:
-                    out.append(("lose_down", i))
+                yield "down", i
+                if isinstance(link.down[0], Wake):
+                    yield "lose", i
+                yield "lose_down", i
             if link.cut or (not link.bridge_open and not link.down):
-                out.append(("notice", i))
-        if faults and left["deafen"] and link.node_open and link.bridge_open and not link.deaf:
-            out.append(("deafen", i))
-        if faults and left["cut"] and link.node_open and link.bridge_open and not link.cut:
-            out.append(("cut", i))
+                yield "notice", i
+        if link.node_open and link.bridge_open and not link.deaf:
+            yield "deafen", i
+        if link.node_open and link.bridge_open and not link.cut:
+            yield "cut", i
 
-    def _node_steps(self, node: Node, out: list[Step], faults: bool) -> None:
-        left, number = self.left, node.number
+    def _node_steps(self, node: Node) -> Iterator[Step]:
+        number = node.number
         if not node.alive:
             if node.life == 0:
-                out.append(("join", number))
-            elif faults and left["revive"] and not node.said_bye:
-                out.append(("revive", number))
+                yield "join", number
+            elif not node.said_bye:
+                yield "revive", number
             return
         if node.link is None and not node.said_bye:
-            out.append(("connect", number))
+            yield "connect", number
         if node.may_bye and not node.said_bye:
-            out.append(("bye", number))
+            yield "bye", number
         for held in node.held:
             if held.running:
-                out.append(("finish", number * 1000 + held.token))
-                if faults:
-                    out.extend((kind, number * 1000 + held.token) for kind in ("retry", "later", "lapse") if left[kind])
-        if faults:
-            out.extend((kind, number) for kind in ("crash", "hang", "stop") if left[kind] and not node.said_bye)
+                for kind in ("finish", "retry", "later", "lapse"):
+                    yield kind, number * 1000 + held.token
+        if not node.said_bye:
+            for kind in ("crash", "hang", "stop"):
+                yield kind, number
 
     def tell(self, step: Step) -> str:
         kind, what = step

@@ -501,4 +501,4 @@ class Fleet:
         elif role == "producer":
             producer = self.producers.pop(process.host.name, None)
             if producer is not None:
-                producer.unknown()
+                producer.settled("unknown")

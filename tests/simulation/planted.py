@@ -90,7 +90,7 @@ class FlushesWhereNothingWaits(Dispatch):
         session = self.sessions.get(seat.session)
         if session is not None:
             session.flushing = bool(session.unsent)
-        super().fill(seat)
+        super().queue_wake(seat)
 
 
 class TrustsEachFlush(_Swaps):

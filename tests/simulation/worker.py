@@ -107,7 +107,7 @@ class PutStore:
     async def put(self, queue: str, messages: list[NewMessage]) -> list[PutReceipt]:
         receipts = await self._store.put(queue, messages)
         producer = self._producer
-        producer.acknowledged()
+        producer.settled("acknowledged")
         if self._world.workload.doomed.pop(producer.number, None) is not None:
             producer.fall()
             await asyncio.get_running_loop().create_future()
@@ -163,14 +163,14 @@ class Producer:
         try:
             if queue is None:
                 await store.put(batch.queue, bodies)
-                self.acknowledged()
+                self.settled("acknowledged")
                 if self._ringer is not None and not world.plan.named:
                     self._rings(self._ringer, batch.queue, b"")
             else:
                 await queue.put(batch.queue, bodies)
                 world.emit("published", number, batch.queue, batch.size)
         except (UnknownOutcome, Closed):
-            self.unknown()
+            self.settled("unknown")
         except StoreError:
             self.batch = None
             world.emit("put", *named, "failed")
@@ -181,13 +181,7 @@ class Producer:
         broker.publish((_PREFIX, "trigger", *queue.split("/")), body)
         self._world.emit("published", self.number, queue, 1)
 
-    def acknowledged(self) -> None:
-        self._settled("acknowledged")
-
-    def unknown(self) -> None:
-        self._settled("unknown")
-
-    def _settled(self, outcome: str) -> None:
+    def settled(self, outcome: str) -> None:
         batch, world = self.batch, self._world
         if batch is None:
             return

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
-from tests.exploration.configurations import WILD
-from tests.exploration.walk import CHAOS_STEPS, walks
+from tests.exploration.explore import CHAOS_STEPS, walks
+from tests.exploration.plan import WILD
 
 
 def main(arguments: list[str]) -> None:

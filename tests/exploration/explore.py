@@ -1,18 +1,35 @@
-"""All interleavings of a small world, breadth first: the first story found is among the shortest."""
+"""All interleavings of a small world, breadth first, and seeded random stories of bigger ones: chaos, then calm."""
 
 from __future__ import annotations
 
+import functools
+import random
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from queuebell.listeners.wake.table import ImpossibleEvent
 from tests.exploration.key import FARTHEST_S, key
-from tests.exploration.options import FAULTS, UNFAIR, Step
-from tests.exploration.plan import Plan, Violation
-from tests.exploration.walk import Failure
-from tests.exploration.world import World, load
+from tests.exploration.plan import Plan, Step, Violation
+from tests.exploration.world import FAULTS, UNFAIR, World, load
 
 TIME: Step = ("time", 0)
+CHAOS_STEPS = 70
+CALM_S = 75.0
+STEPS_MAX = 6000
+QUIET_S = 120.0
+
+
+class Failure(Violation):
+    """A story in which a property does not hold."""
+
+    def __init__(self, violation: Exception, plan: Plan, seed: int | None, story: list[str]) -> None:
+        rule = violation.rule if isinstance(violation, Violation) else type(violation).__name__
+        text = f"{violation}\n  plan {plan.name}, seed {seed}, {len(story)} steps\n  " + "\n  ".join(story)
+        super().__init__(rule, text)
 
 
 class Explored:
@@ -54,14 +71,12 @@ class Exploration:
         self.result = Explored()
 
     def begin(self) -> World:
-        """Return the world at its beginning."""
         world = World(self.plan)
         world.calm = True
         return world
 
     @staticmethod
     def name(world: World) -> Hashable:
-        """Return what makes this moment what it is."""
         return key(world)
 
     def run(self) -> Explored:
@@ -99,10 +114,7 @@ class Exploration:
             world = load(state) if first is None else first
             first = None
             try:
-                if step is TIME:
-                    world.pass_time()
-                else:
-                    world.do(step)
+                take(world, step)
             except (Violation, ImpossibleEvent, AssertionError) as violation:
                 self._fail(number, violation, step)
             self.result.steps += 1
@@ -114,7 +126,6 @@ class Exploration:
                 queue.append((into - 1, world.fork(), bad_since))
 
     def _waits(self, step: Step) -> bool:
-        """Whether nobody may count on it, so that time may pass before it."""
         return step[0] in self.faults or step[0] in self.unfair
 
     def _add(self, world: World, since: float | None, parent: tuple[int, Step] | None) -> int:
@@ -157,15 +168,189 @@ class Exploration:
 
 
 def narrate(world: World, steps: list[Step]) -> list[str]:
-    """Tell a story again, line by line, from the beginning of its world."""
     lines: list[str] = []
     for step in steps:
-        lines.append(f"{world.now - 1000:8.3f} time passes" if step == TIME else world.tell(step))
+        lines.append(world.tell(step))
         try:
-            if step == TIME:
-                world.pass_time()
-            else:
-                world.do(step)
+            take(world, step)
         except (Violation, ImpossibleEvent, AssertionError):
             break
     return lines
+
+
+def take(world: World, step: Step) -> None:
+    if step == TIME:
+        world.pass_time()
+    else:
+        world.do(step)
+
+
+class Trial(msgspec.Struct, frozen=True):
+    """One way to plant a wrong turn: ``play`` returns which property breaks under the rules it is given.
+
+    ``planted`` are rules with the fault, ``effort`` how many states or seeds to look at with it and without it.
+    """
+
+    play: Callable[..., str | None]
+    rules: Any
+    planted: Any
+    effort: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+
+    def breaks(self) -> str | None:
+        return self.play(self.planted, *self.effort[0])
+
+    def holds(self) -> str | None:
+        return self.play(self.rules, *self.effort[1])
+
+
+class WrongTurn(msgspec.Struct, frozen=True):
+    name: str
+    caught: tuple[Trial, ...]
+
+
+def turn(name: str, *caught: Trial) -> WrongTurn:
+    return WrongTurn(name, caught)
+
+
+def explored(
+    plan: Any, planted: dict[str, Any], states_max: int = 30_000, kind: type[Exploration] = Exploration
+) -> Trial:
+    """Plant these fields in a small world, which is explored breadth first."""
+    return Trial(functools.partial(_explore, kind), plan, replace(plan, **planted), ((states_max,), (600,)))
+
+
+def _explore(kind: type[Exploration], plan: Any, states_max: int) -> str | None:
+    try:
+        found = kind(plan, states_max=states_max).run()
+    except Failure as failure:
+        return failure.rule
+    return None if found.complete or found.states >= states_max else f"cut off after {found.states} states"
+
+
+class Told(msgspec.Struct):
+    """What stories came to: how many were told to their end, in how many steps, and how many drained the queue."""
+
+    stories: int = 0
+    steps: int = 0
+    drained: int = 0
+
+
+class Walk:
+    """One story, told by chance; ``weights`` are drawn anew for each, so that some are calm and some wild."""
+
+    def __init__(self, plan: Plan, seed: int, *, chaos: int = CHAOS_STEPS) -> None:
+        self.plan = plan
+        self.seed = seed
+        self.chance = random.Random(f"{plan.name}/{seed}")
+        self.chaos = chaos
+        self.world = World(plan)
+        self.story: list[str] = []
+        self.taken = 0
+
+    def run(self) -> None:
+        """Tell the story to its end; raises `Failure`."""
+        try:
+            self._chaos()
+            self._calm(CALM_S)
+            self._end()
+        except (Violation, ImpossibleEvent, AssertionError) as violation:
+            raise Failure(violation, self.plan, self.seed, self.story) from violation
+
+    def _do(self, step: Step) -> None:
+        self.taken += 1
+        if self.taken > STEPS_MAX:
+            raise Violation("livelock", "the run does not come to its end")
+        self.story.append(self.world.tell(step))
+        self.world.do(step)
+
+    def _time(self, most: float | None = None) -> None:
+        self.taken += 1
+        if self.taken > STEPS_MAX:
+            raise Violation("livelock", "the run does not come to its end")
+        self.world.pass_time(most)
+
+    def _chaos(self) -> None:
+        chance, world = self.chance, self.world
+        hasty = chance.choice((0.0, 0.02, 0.1))
+        fault = chance.choice((0.05, 0.2, 0.5))
+        lazy = chance.choice((0.02, 0.2, 1.0))
+        eager = chance.choice((0.1, 0.3, 1.0))
+        for _ in range(self.chaos):
+            steps = world.steps()
+            weights = [
+                fault if kind in FAULTS else lazy if kind in UNFAIR else eager if kind in ("put", "join") else 1.0
+                for kind, _ in steps
+            ]
+            if not steps or chance.random() < hasty:
+                # At any time, even before what is under way arrives.
+                self._time(None if chance.random() < 0.5 else chance.random() * 3.0)
+                self.story.append(f"{world.now - 1000:8.3f} time")
+                continue
+            self._do(chance.choices(steps, weights)[0])
+            if all(kind in FAULTS or kind in UNFAIR for kind, _ in steps):
+                self._time()
+                self.story.append(f"{world.now - 1000:8.3f} time")
+
+    def _calm(self, seconds: float, *, finish: bool = False) -> None:
+        """No more faults; what is under way arrives, timers fire only when nothing else is left to happen."""
+        world = self.world
+        world.calm = True
+        until = world.now + seconds
+        since: float | None = None
+        patience = CALM_S * 2 / 3 if self.plan.patience_s is None else self.plan.patience_s
+        while True:
+            steps = [s for s in world.steps(faults=False) if finish or s[0] not in UNFAIR]
+            if steps:
+                self._do(self.chance.choice(steps))
+                continue
+            if not world.bad():
+                since = None
+            elif since is None:
+                since = world.now
+            at = world.deadline()
+            if since is not None and (max(world.now, until) if at is None else at) - since > patience:
+                raise Violation("LOST", f"a visible message waits beside a free slot since {world.now - since:.1f} s")
+            if world.now >= until or (finish and world.drained):
+                return
+            self._time(max(0.001, until - world.now))
+
+    def _end(self) -> None:
+        """In a fair world handlers end, every message is handled, and then nothing happens any more."""
+        world = self.world
+        if not any(node.alive and not node.hung and not node.stopping for node in world.nodes):
+            return
+        self._calm(QUIET_S, finish=True)
+        if not world.drained:
+            left = [m.id for m in world.messages if m.state != "gone"]
+            raise Violation("LOST", f"messages {left} are never handled")
+        while steps := world.steps(faults=False):
+            self._do(steps[0])
+        if any(node.alive and node.hung for node in world.nodes):
+            return
+        self._quiet(50.0)
+        receives = world.receives
+        self._quiet(30.0)
+        if world.receives != receives:
+            raise Violation("I2", f"{world.receives - receives} receives of empty queues while nothing happens")
+        if any(work.dirty for work in world.scheduler.pending.by_queue.values() if len(work.sessions)):
+            raise Violation("B7", "a debt is left although every message was handled")
+
+    def _quiet(self, seconds: float) -> None:
+        world = self.world
+        until = world.now + seconds
+        while world.now < until:
+            while steps := world.steps(faults=False):
+                self._do(steps[0])
+            self._time(max(0.001, until - world.now))
+
+
+def walks(plan: Plan, seeds: range, *, chaos: int = CHAOS_STEPS) -> Told:
+    """Run every seed; raises `Failure`."""
+    told = Told()
+    for seed in seeds:
+        walk = Walk(plan, seed, chaos=chaos)
+        walk.run()
+        told.stories += 1
+        told.steps += walk.taken
+        told.drained += walk.world.drained
+    return told

@@ -61,7 +61,7 @@ SPECS: dict[type, dict[str, str]] = {
     Message: {"until": TIME, "receipt": SKIP, "seen": SKIP},
     Request: {"id": SKIP, "began_at": TIME, "receipt": SKIP},
     Held: {"accept_at": TIME, "lease_ends": TIME, "receipt": SKIP},
-    Node: {"beat_at": TIME},
+    Node: {"beat_at": TIME, "plan": SKIP},
     WakeScheduler: {
         "_duplicates": SKIP, "_receives": SKIP, "periods": SKIP, "_agenda": SKIP, "pending": SKIP, "sessions": SKIP,
         "coordinator": SKIP,
@@ -110,7 +110,6 @@ class Keys:
         self._walk(thing)
 
     def key(self) -> Hashable:
-        """Return the key."""
         out = self._out
         names = {gen: i for i, gen in enumerate(sorted({out[at] for at in self._gens}))}  # type: ignore[type-var]
         for at in self._gens:
@@ -161,18 +160,18 @@ class Keys:
             value = getattr(thing, name)
             if how is None:
                 self._walk(value)
-            elif how is TIME:
+            elif how == TIME:
                 if isinstance(value, list):
                     self._out.append(len(value))
                     for at in value:
                         self._time(at)
                 else:
                     self._time(value)
-            elif how is GEN:
+            elif how == GEN:
                 self._gen(value)
-            elif how is NAMES:
+            elif how == NAMES:
                 self._out.append(tuple(value))
-            elif how is HEAP:
+            elif how == HEAP:
                 self._out.append(len(value))
                 for at, _ in sorted(value):
                     self._time(at)
@@ -180,7 +179,7 @@ class Keys:
                 self._out.append(len(value))
                 for gen, other in value:
                     self._gen(gen)
-                    if how is GEN_TIME:
+                    if how == GEN_TIME:
                         self._time(other)
                     else:
                         self._out.append(other)
@@ -210,7 +209,6 @@ class Keys:
         else:
             names = [name for base in kind.__mro__ for name in getattr(base, "__slots__", ())]
         fields = [(name, spec.get(name)) for name in names if spec.get(name) != SKIP]
-        fields = [(name, None if how is None else _intern(how)) for name, how in fields]
         cls._fields[kind] = fields
         return fields
 
@@ -220,10 +218,5 @@ def _is_gen(kind: type, name: str) -> bool:
     return kind.__name__ in {"Wake", "Started", "EmptyReceive", "WelcomedQueue", "Seen"} and name == "gen"
 
 
-def _intern(how: str) -> str:
-    return next(known for known in (TIME, GEN, GEN_TIME, GEN_COUNT, HEAP, NAMES) if known == how)
-
-
 def key(world: World) -> Hashable:
-    """Return what makes this moment what it is."""
     return Keys(world.now, world).key()

@@ -23,6 +23,17 @@ from queuebell.listeners.wake.table import SendStarted
 from queuebell.listeners.wake.timers import DeadMan
 
 
+class _Swaps(WakeScheduler):
+    """The rules, with another class for one of their parts."""
+
+    part: tuple[str, type]
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        name, kind = self.part
+        getattr(self, name).__class__ = kind
+
+
 class BornClean(WakeScheduler):
     """V4: no re-sync after a restart; a queue never heard of is born clean (B10)."""
 
@@ -59,12 +70,10 @@ class _Forgetful(Dispatch):
         return handed
 
 
-class WakeAndForget(WakeScheduler):
+class WakeAndForget(_Swaps):
     """V3: one is woken, and the debt is forgotten (B3, B4)."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.dispatch.__class__ = _Forgetful
+    part = ("dispatch", _Forgetful)
 
 
 class _Deaf(Dispatch):
@@ -73,12 +82,10 @@ class _Deaf(Dispatch):
             super().request_wake(work, *arguments, **more)
 
 
-class DropsWhileOwned(WakeScheduler):
+class DropsWhileOwned(_Swaps):
     """V6, the bridge's side: a trigger while somebody is at it is dropped (B1, I8)."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.dispatch.__class__ = _Deaf
+    part = ("dispatch", _Deaf)
 
 
 class DropsWhileBusy(Controller):
@@ -100,12 +107,10 @@ class _NoLeases(Timers):
             super().arm_due(work, now, delay_s, reason, size, **more)
 
 
-class NoTimerAtTheEnd(WakeScheduler):
+class NoTimerAtTheEnd(_Swaps):
     """V7: the end of a session arms no timer for what its listener may have held (B8)."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.timers.__class__ = _NoLeases
+    part = ("timers", _NoLeases)
 
 
 class StartedOnReceipt(Controller):
@@ -146,12 +151,10 @@ class _Trusting(Dispatch):
         self.wake_sessions(work, now)
 
 
-class FullUntracked(WakeScheduler):
+class FullUntracked(_Swaps):
     """V11: `more` is passed on, but who said it is not barred (B6)."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.dispatch.__class__ = _Trusting
+    part = ("dispatch", _Trusting)
 
 
 class _Silent(Dispatch):
@@ -163,12 +166,10 @@ class _Silent(Dispatch):
             self.pending.request_wake(work, now, reason, size, foreign=more["foreign"])
 
 
-class SilentWhileOwned(WakeScheduler):
+class SilentWhileOwned(_Swaps):
     """V12: a mark while owned counts, and tells nobody (B3)."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.dispatch.__class__ = _Silent
+    part = ("dispatch", _Silent)
 
 
 class ForgetsUnknown(Controller):
@@ -183,12 +184,10 @@ class _Early(Timers):
         super().arm_due(work, now, max(0.0, delay_s - 0.05), reason, size, **more)
 
 
-class EarlyTimers(WakeScheduler):
+class EarlyTimers(_Swaps):
     """V14: a timer comes early, by the resolution it should be rounded up to (B2)."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.timers.__class__ = _Early
+    part = ("timers", _Early)
 
 
 class CoversSettleTimers(WakeScheduler):
@@ -206,12 +205,10 @@ class _ByIdAlone(Duplicates):
         return name in self._seen
 
 
-class DedupesByBusinessId(WakeScheduler):
+class DedupesByBusinessId(_Swaps):
     """V15: what carries an id that was seen is a copy, though a producer may name two puts alike (B13, P5)."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._duplicates.__class__ = _ByIdAlone
+    part = ("_duplicates", _ByIdAlone)
 
 
 class ClearsAfterAcknowledgement(Publication):
@@ -278,12 +275,10 @@ class _PerQueue(PendingQueues):
         work.gen = before + 1
 
 
-class GenPerQueue(WakeScheduler):
+class GenPerQueue(_Swaps):
     """V19: each queue counts its own generations, from 0 again when it is forgotten and met anew (B1)."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.pending.__class__ = _PerQueue
+    part = ("pending", _PerQueue)
 
 
 class _Flat(EmbeddedQueues):
@@ -291,12 +286,10 @@ class _Flat(EmbeddedQueues):
         super().on_commit(now, queue, rose=False, **more)
 
 
-class RiseUnreported(WakeScheduler):
+class RiseUnreported(_Swaps):
     """O1: empty and filled again within a commit is no newer generation."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.embedded.__class__ = _Flat
+    part = ("embedded", _Flat)
 
 
 class _Hoards(EmbeddedQueues):
@@ -304,12 +297,10 @@ class _Hoards(EmbeddedQueues):
         pass
 
 
-class NeverReclaims(WakeScheduler):
+class NeverReclaims(_Swaps):
     """O7: what was carried to nobody is left to its lease of A, and counts as an attempt."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.embedded.__class__ = _Hoards
+    part = ("embedded", _Hoards)
 
 
 class _Patient(Dispatch):
@@ -318,12 +309,10 @@ class _Patient(Dispatch):
         self.agenda.set(("start", work.queue), now + self.periods.start_ack_s)
 
 
-class RestartsA(WakeScheduler):
+class RestartsA(_Swaps):
     """B4: every mark restarts A, so that an owner that hangs keeps its debt while triggers come."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.dispatch.__class__ = _Patient
+    part = ("dispatch", _Patient)
 
 
 class SaysMoreOnce(Controller):
@@ -359,12 +348,10 @@ class _Keeps(Dispatch):
             super().more(*arguments)
 
 
-class KeepsTheFullOwner(WakeScheduler):
+class KeepsTheFullOwner(_Swaps):
     """S2: a heartbeat that tells no room, and no receive, bars its sender and leaves it the debt."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.dispatch.__class__ = _Keeps
+    part = ("dispatch", _Keeps)
 
     def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
         self.dispatch.beating = True  # type: ignore[attr-defined]
@@ -420,12 +407,10 @@ class _Attempts(Timers):
         self._d.agenda.set(("sweep", work.queue), now + period_s)
 
 
-class SweepsFromTheAttempt(WakeScheduler):
+class SweepsFromTheAttempt(_Swaps):
     """The sweep's next turn counts from its last attempt: a receive that takes time makes it skip every other (B9)."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.timers.__class__ = _Attempts
+    part = ("timers", _Attempts)
 
 
 class BelievesTheNewestNews(DeadMan):

@@ -21,7 +21,7 @@ from queuebell.listeners.wake.frames import beat_of, frame_of, last_empty_receiv
 from queuebell.listeners.wake.receive_scaling import DepthScaling
 from queuebell.listeners.wake.table import Command, Mode, StartReceive, State
 from queuebell.listeners.work.lease import lease_report
-from tests.exploration.plan import ACCEPT_S, BEAT_S, BEGINNING_S, Plan, Violation
+from tests.exploration.plan import ACCEPT_S, BEAT_S, BEGINNING_S, QUEUES, Plan, Violation
 from tests.exploration.store import Request
 
 # Private: `_alive_at`: heartbeats are timed here, not by a connection.
@@ -30,7 +30,6 @@ D_S = DEAD_AFTER_BEATS * BEAT_S
 
 
 def half() -> float:
-    """Chance, without any."""
     return 0.5
 
 
@@ -43,7 +42,6 @@ class Pause:
         self.seconds = seconds
 
     def miss(self, draw: object) -> float:
-        """Return the pause."""
         return self.seconds
 
     def hit(self) -> None:
@@ -57,7 +55,6 @@ class Share:
         self.number = number
 
     def __call__(self) -> float:
-        """Return the share."""
         return self.number * 0.37 % 1.0
 
 
@@ -78,8 +75,6 @@ class Link(msgspec.Struct, eq=False):
 
 
 class Held(msgspec.Struct, eq=False):
-    """A message in a listener's hands."""
-
     token: int
     message: int
     receipt: int
@@ -96,6 +91,7 @@ class Node:
 
     def __init__(self, number: int, plan: Plan, *, alive: bool) -> None:
         self.number = number
+        self.plan = plan
         self.life = 0
         self.alive = alive
         self.link: Link | None = None
@@ -112,38 +108,30 @@ class Node:
         self.requests: list[Request] = []
         """Those that it asks for, until the world takes them."""
         if alive:
-            self.begin(plan, BEGINNING_S)
+            self.begin(BEGINNING_S)
 
-    def begin(self, plan: Plan, now: float) -> None:
-        """Start a new process."""
+    def begin(self, now: float) -> None:
         self.alive, self.hung, self.stopping, self.said_bye, self.welcomed = True, False, False, False, False
         self.life += 1
         self.link, self.held, self.requests, self.beat_at = None, [], [], None
+        plan = self.plan
         self.liveness = None if plan.liveness is None else plan.liveness(now)
         draw = half if plan.deadman is None else Share(self.number)
         self.controllers = {
-            f"a/{name}": plan.controller(
-                plan.capacity,
-                plan.batch,
-                scaling=DepthScaling(batch=plan.batch, maximum=4),
-                polls=Pause(1.0),
-                retries=Pause(plan.backoff_s),
-                draw=draw,
+            queue: plan.controller(
+                plan.capacity, plan.batch, scaling=DepthScaling(batch=plan.batch, maximum=4), polls=Pause(1.0),
+                retries=Pause(plan.backoff_s), draw=draw, own=plan.own,
                 deadman=None if plan.deadman is None else plan.deadman(now, draw),
-                own=plan.own,
             )
-            for name in ("one", "two")[: plan.queues]
-        }
+            for queue in QUEUES[: plan.queues]
+        }  # fmt: skip
 
     def crash(self) -> None:
-        """End without a word."""
         self.alive = False
         self.held, self.requests, self.controllers, self.beat_at = [], [], {}, None
         if self.link is not None:
             self.link.node_open = False
         self.link = None
-
-    # -- frames ------------------------------------------------------------------------------------------------------
 
     def say(self, frame: UpFrame) -> None:
         """Put a frame on its way, or drop it while there is no session (nothing is buffered)."""
@@ -151,49 +139,40 @@ class Node:
         if link is not None and link.node_open and not link.cut and (self.welcomed or isinstance(frame, Hello)):
             link.up.append(frame)
 
-    def hello(self, plan: Plan, now: float) -> None:
-        """Say who this is."""
+    def hello(self, now: float) -> None:
         self.welcomed = False
         self.hello_at = now
-        self.say(
-            Hello(
-                instance=f"{self.number:016x}{self.life:016x}",
-                listener=f"listener {self.number}",
-                queues=[
-                    subscription_of(
-                        controller, queue, 0 if self.stopping else plan.capacity, plan.visibility_s, busy=plan.carry
-                    )
-                    for queue, controller in self.controllers.items()
-                ],
-                accept=["messages"] if plan.carry else [],
-            )
-        )
+        room = 0 if self.stopping else self.plan.capacity
+        queues = [
+            subscription_of(controller, queue, room, self.plan.visibility_s, busy=self.plan.carry)
+            for queue, controller in self.controllers.items()
+        ]
+        instance, accept = f"{self.number:016x}{self.life:016x}", ["messages"] if self.plan.carry else []
+        self.say(Hello(instance=instance, listener=f"listener {self.number}", queues=queues, accept=accept))
 
-    def hear(self, frame: DownFrame, now: float, plan: Plan) -> None:
-        """Take a frame from the bridge."""
+    def hear(self, frame: DownFrame, now: float) -> None:
         if isinstance(frame, Welcome):
             self.welcomed = True
-            self.beat_at = now if plan.beats else None
+            self.beat_at = now if self.plan.beats else None
             if self.liveness is not None:
                 self.liveness.welcome(now, frame.heartbeat_ms / 1000)
             for queue, at in last_empty_receives(frame, self.hello_at).items():
                 self.controllers[queue].on_empty_receive(at)
             for state in frame.queues:
-                self.perform(self.controllers[state.queue].welcomed(now, frame.boot, state.gen), state.queue, now, plan)
+                self.perform(self.controllers[state.queue].welcomed(now, frame.boot, state.gen), state.queue, now)
         elif isinstance(frame, Wake):
-            self._wake(frame, now, plan)
+            self._wake(frame, now)
         elif isinstance(frame, BridgeHeartbeat) and self.liveness is not None and frame.echo is not None:
             sent = self.liveness.echoed(now, frame.echo, frame.since_ms)
             for queue, at in last_empty_receives(frame, sent).items() if sent is not None else ():
                 self.controllers[queue].on_empty_receive(at)
 
     def unlinked(self, now: float) -> None:
-        """Notice that the session is gone."""
         self.link, self.welcomed = None, False
         if self.liveness is not None:
             self.liveness.lost(now)
 
-    def _judge_bridge(self, now: float, plan: Plan) -> None:
+    def _judge_bridge(self, now: float) -> None:
         """Give up a bridge that shows no sign of life: close, and poll (L9)."""
         if self.liveness is None or not self.liveness.dead(now):
             return
@@ -202,12 +181,12 @@ class Node:
             self.link.down = []
             self.link, self.welcomed = None, False
         for queue, controller in self.controllers.items():
-            self.perform(controller.lost(now), queue, now, plan)
+            self.perform(controller.lost(now), queue, now)
 
-    def _wake(self, frame: Wake, now: float, plan: Plan) -> None:
+    def _wake(self, frame: Wake, now: float) -> None:
         controller = self.controllers[frame.queue]
         if not frame.messages:
-            self.perform(controller.wake(now, frame.boot, frame.gen, frame.reason, frame.size), frame.queue, now, plan)
+            self.perform(controller.wake(now, frame.boot, frame.gen, frame.reason, frame.size), frame.queue, now)
             return
         held = []
         for carried in frame.messages:
@@ -220,23 +199,12 @@ class Node:
         if held[room:]:
             # O7: only what crosses a stop comes where there is no room.
             assert self.stopping, f"carried {len(held)} messages, {room} slots free"
-        self._give_back(held[room:])
-        self.perform(
-            controller.wake(
-                now,
-                frame.boot,
-                frame.gen,
-                frame.reason,
-                frame.size,
-                carried=len(held),
-                free=self.free(frame.queue, plan),
-            ),
-            frame.queue,
-            now,
-            plan,
-        )
+        self.give_back(held[room:])
+        free = self.free(frame.queue)
+        commands = controller.wake(now, frame.boot, frame.gen, frame.reason, frame.size, carried=len(held), free=free)
+        self.perform(commands, frame.queue, now)
 
-    def beat(self, now: float, plan: Plan) -> None:
+    def beat(self, now: float) -> None:
         """Say the levels again (S2)."""
         queues: dict[str, QueueBeat] = {}
         leases: dict[str, list[int]] = {}
@@ -250,21 +218,17 @@ class Node:
             self.say(ListenerHeartbeat(stamp, queues, leases))
         self.beat_at = now + BEAT_S
 
-    def perform(self, commands: list[Command], queue: str, now: float, plan: Plan) -> None:
-        """Do what a controller says."""
+    def perform(self, commands: list[Command], queue: str, now: float) -> None:
         controller = self.controllers[queue]
         for command in commands:
             if isinstance(command, StartReceive):
-                self._ask("receive", queue, now, plan, rid=command.rid, limit=command.limit)
+                self.ask("receive", queue, now, rid=command.rid, limit=command.limit)
             elif (frame := frame_of(command, queue, own=controller.own)) is not None:
                 self.say(frame)
         check(controller)
 
-    # -- messages ----------------------------------------------------------------------------------------------------
-
-    def free(self, queue: str, plan: Plan) -> int:
-        """Count the handler slots that are free."""
-        return plan.capacity - sum(1 for held in self.held if held.queue == queue and held.running)
+    def free(self, queue: str) -> int:
+        return self.plan.capacity - sum(1 for held in self.held if held.queue == queue and held.running)
 
     def _hold(self, message: int, receipt: int, queue: str, lease_ends: float) -> Held:
         self.tokens += 1
@@ -272,13 +236,13 @@ class Node:
         self.held.append(held)
         return held
 
-    def _ask(self, kind: str, queue: str, now: float, plan: Plan, **fields: int | float) -> None:
-        fields.setdefault("seconds", plan.visibility_s)
+    def ask(self, kind: str, queue: str, now: float, **fields: int | float) -> None:
+        fields.setdefault("seconds", self.plan.visibility_s)
         self.requests.append(
             Request(id=0, node=self.number, life=self.life, kind=kind, queue=queue, began_at=now, **fields)  # type: ignore[arg-type]
         )
 
-    def _give_back(self, helds: list[Held], seconds: float = 0.0) -> None:
+    def give_back(self, helds: list[Held], seconds: float = 0.0) -> None:
         for held in helds:
             held.running = False
             held.accept_at = None
@@ -289,7 +253,7 @@ class Node:
                 )
             )  # fmt: skip
 
-    def answered(self, request: Request, now: float, plan: Plan) -> list[int]:
+    def answered(self, request: Request, now: float) -> list[int]:
         """Hear the answer to a store call; return the messages it brought."""
         queue, controller = request.queue, self.controllers[request.queue]
         if request.kind == "receive":
@@ -298,24 +262,15 @@ class Node:
                 for message, receipt in request.taken
             ]
             if self.stopping:
-                self._give_back(taken)
+                self.give_back(taken)
             else:
                 for held in taken:
                     held.running = True
-            self.perform(
-                controller.received(
-                    now,
-                    request.rid,
-                    len(taken),
-                    visible=request.visible,
-                    next_visible=request.next_visible_s,
-                    complete=True,
-                    free=self.free(queue, plan),
-                ),
-                queue,
-                now,
-                plan,
-            )
+            commands = controller.received(
+                now, request.rid, len(taken), visible=request.visible, next_visible=request.next_visible_s,
+                complete=True, free=self.free(queue),
+            )  # fmt: skip
+            self.perform(commands, queue, now)
             return [message for message, _ in request.taken]
         held_now = next((held for held in self.held if held.token == request.token), None)
         if request.kind == "extend":
@@ -326,50 +281,44 @@ class Node:
                 held_now.lease_ends = now + request.seconds
                 # A deletion that left with the receipt of before is refused, and asked for again with the new one.
             else:
-                self._lose(held_now, now, plan)
+                self._lose(held_now, now)
             return []
         if held_now is not None:
             self.held.remove(held_now)
         if not request.ok:
             if held_now is not None and not held_now.lost:
-                self.came_back(queue, 0.0, now, plan)
+                self.came_back(queue, 0.0, now)
         elif request.kind == "release":
-            self.came_back(queue, request.seconds, now, plan)
+            self.came_back(queue, request.seconds, now)
         return []
 
-    def _lose(self, held: Held, now: float, plan: Plan) -> None:
-        """The lease is gone, and the handler is cancelled."""
+    def _lose(self, held: Held, now: float) -> None:
         self.held.remove(held)
         held.lost = True
         queue = held.queue
-        self.perform(self.controllers[queue].room(now, self.free(queue, plan)), queue, now, plan)
-        self.came_back(queue, 0.0, now, plan)
+        self.perform(self.controllers[queue].room(now, self.free(queue)), queue, now)
+        self.came_back(queue, 0.0, now)
 
-    def came_back(self, queue: str, after: float, now: float, plan: Plan) -> None:
+    def came_back(self, queue: str, after: float, now: float) -> None:
         """Announce what was released (L7)."""
-        self.perform(self.controllers[queue].came_back(now, now + after if after > 0 else None), queue, now, plan)
+        self.perform(self.controllers[queue].came_back(now, now + after if after > 0 else None), queue, now)
 
-    def failed(self, request: Request, now: float, plan: Plan, *, unknown: bool) -> None:
-        """Hear that a receive failed."""
+    def failed(self, request: Request, now: float, *, unknown: bool) -> None:
         controller = self.controllers[request.queue]
-        back_at = now + plan.visibility_s if unknown else None
-        self.perform(controller.failed(now, request.rid, back_at), request.queue, now, plan)
+        back_at = now + self.plan.visibility_s if unknown else None
+        self.perform(controller.failed(now, request.rid, back_at), request.queue, now)
 
-    def finish(self, held: Held, outcome: str, now: float, plan: Plan) -> None:
-        """A handler ends."""
+    def finish(self, held: Held, outcome: str, now: float) -> None:
         held.running = False
         if outcome == "done":
             held.accept_at = None
-            self._ask("delete", held.queue, now, plan, token=held.token, message=held.message, receipt=held.receipt)
+            self.ask("delete", held.queue, now, token=held.token, message=held.message, receipt=held.receipt)
         else:
-            self._give_back([held], plan.delay_s if outcome == "later" else 0.0)
+            self.give_back([held], self.plan.delay_s if outcome == "later" else 0.0)
         controller = self.controllers[held.queue]
-        self.perform(controller.room(now, self.free(held.queue, plan)), held.queue, now, plan)
-
-    # -- time --------------------------------------------------------------------------------------------------------
+        self.perform(controller.room(now, self.free(held.queue)), held.queue, now)
 
     def deadline(self) -> float | None:
-        """Return when this listener does something by itself."""
         times = [at for controller in self.controllers.values() if (at := controller.deadline()) is not None]
         times += [held.accept_at for held in self.held if held.accept_at is not None]
         if self.hung:
@@ -385,31 +334,28 @@ class Node:
         at = self.liveness.deadline()
         return at if at is None or not self.liveness.welcomed else max(at, self.liveness._alive_at + D_S)
 
-    def tick(self, now: float, plan: Plan) -> None:
-        """Do what is due."""
-        self._judge_bridge(now, plan)
+    def tick(self, now: float) -> None:
+        self._judge_bridge(now)
         for held in list(self.held):
             if self.hung and not held.running and held.lease_ends <= now:
                 # Nobody will ever answer its settlement: a living holder announces a lease that has lapsed (L7).
-                self._lose(held, now, plan)
+                self._lose(held, now)
                 continue
             if held.accept_at is not None and held.accept_at <= now:
                 held.accept_at = None
-                self._ask("extend", held.queue, now, plan, token=held.token, message=held.message, receipt=held.receipt)
+                self.ask("extend", held.queue, now, token=held.token, message=held.message, receipt=held.receipt)
         for queue, controller in self.controllers.items():
             at = controller.deadline()
             if at is not None and at <= now:
-                self.perform(controller.tick(now), queue, now, plan)
+                self.perform(controller.tick(now), queue, now)
         if self.beat_at is not None and self.beat_at <= now and self.link is not None and self.welcomed:
-            self.beat(now, plan)
+            self.beat(now)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
-
-    def stop(self, now: float, plan: Plan) -> None:
+    def stop(self, now: float) -> None:
         """Begin no more receives, hand the debt back, release what runs (L12)."""
         self.stopping = True
         for queue, controller in self.controllers.items():
-            self.perform(controller.stop(now), queue, now, plan)
+            self.perform(controller.stop(now), queue, now)
 
     @property
     def may_bye(self) -> bool:
@@ -417,7 +363,6 @@ class Node:
         return self.stopping and not self.held and not any(c.receives for c in self.controllers.values())
 
     def bye(self, now: float) -> None:
-        """Say bye with the leases that are left."""
         leases = {
             queue: lease_report(c.timers.returns(), now) for queue, c in self.controllers.items() if c.timers.returns()
         }

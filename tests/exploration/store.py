@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
@@ -21,7 +22,6 @@ class Message(msgspec.Struct, eq=False):
     until: float = 0.0
     receipt: int = 0
     count: int = 0
-    """The dequeue count."""
     seen: int = 0
     """How often a listener's process got hold of it."""
 
@@ -51,8 +51,6 @@ class Request(msgspec.Struct, eq=False):
 
 
 class Call(msgspec.Struct, eq=False):
-    """One call in the own store's writer."""
-
     kind: str
     queue: str
     request: Request | None = None
@@ -64,34 +62,13 @@ class Call(msgspec.Struct, eq=False):
     uncount: bool = True
 
 
-class Backlog(msgspec.Struct, eq=False):
-    """How a queue stands after a commit, as `queuebell.bridge.queues.embedded.state.Backlog`."""
-
-    queue: str
-    visible: int
-    invisible: int
-    rose: bool
-    put: int
-    receives: int
-    empty: int
-    next_visible_s: float | None
-
-
-class Hand(msgspec.Struct, eq=False):
-    """The outcome of a grant."""
-
-    queue: str
-    session: int
-    granted: int
-    messages: list[tuple[int, int, int]]
-    visible: int
-
-
 class Outcome(msgspec.Struct, eq=False):
     """One commit that the bridge has not heard of yet."""
 
-    backlogs: list[Backlog]
-    hands: list[Hand]
+    backlogs: list[dict[str, Any]]
+    """How queues stand after it, as `EmbeddedQueues.on_commit` takes it."""
+    hands: list[tuple[str, int, int, list[tuple[int, int, int]], int]]
+    """Of each grant: queue, session, granted, message with receipt and count, visible."""
     requests: list[Request]
 
 
@@ -109,7 +86,6 @@ class Store:
         self._touched: dict[str, list[int]] = {}
 
     def visible(self, queue: str) -> list[Message]:
-        """Return what a receive would find."""
         return [message for message in self.messages if message.queue == queue and message.state == VISIBLE]
 
     def waiting(self, queue: str, now: float) -> bool:
@@ -126,7 +102,6 @@ class Store:
         )
 
     def advance(self, now: float) -> None:
-        """Let time pass."""
         for message in self.messages:
             if message.state in (LEASED, DELAYED) and message.until <= now + TICK_S:
                 self._appear(message)
@@ -147,7 +122,6 @@ class Store:
         return found if found.receipt == receipt and found.state in (LEASED, VISIBLE, DELAYED) else None
 
     def put(self, ids: list[int], now: float) -> None:
-        """Put messages."""
         for number in ids:
             message = self.messages[number]
             if message.delay_s:
@@ -156,7 +130,6 @@ class Store:
                 self._appear(message)
 
     def execute(self, request: Request, now: float) -> None:
-        """Do what a caller asks."""
         if not self.own:
             self.advance(now)
         if request.kind == "receive":
@@ -195,17 +168,15 @@ class Store:
         ends = [m.until for m in self.messages if m.queue == queue and m.state in (LEASED, DELAYED)]
         return math.ceil(max(0.0, min(ends) - now) * 1000 - 1e-4) / 1000 if ends else None
 
-    # -- the own store's writer --------------------------------------------------------------------------------------
-
     def write(self, count: int, now: float, *, early_level: bool = False) -> None:
         """Commit the first ``count`` calls as one; the bridge and the callers have not heard of it yet."""
         calls, self.calls = self.calls[:count], self.calls[count:]
-        backlogs: list[Backlog] = []
+        backlogs: list[dict[str, Any]] = []
         if early_level:
             for call in calls:
                 self._touched.setdefault(call.queue, [0, 0, 0])[0] += len(call.messages) if call.kind == "put" else 0
             backlogs = self.backlogs(now)
-        hands: list[Hand] = []
+        hands: list[tuple[str, int, int, list[tuple[int, int, int]], int]] = []
         requests: list[Request] = []
         self.advance(now)
         for call in calls:
@@ -229,14 +200,14 @@ class Store:
             request.status = "written"
         self.outcomes.append(Outcome(backlogs, hands, requests))
 
-    def _hand(self, call: Call, now: float) -> Hand:
+    def _hand(self, call: Call, now: float) -> tuple[str, int, int, list[tuple[int, int, int]], int]:
         found = self.visible(call.queue)
         self.receipts += 1
         taken = found[: call.granted]
         for message in taken:
             self._lease(message, now + call.lease_s, self.receipts)
         assert call.session is not None
-        return Hand(call.queue, call.session, call.granted, [(m.id, m.receipt, m.count) for m in taken], len(found))
+        return call.queue, call.session, call.granted, [(m.id, m.receipt, m.count) for m in taken], len(found)
 
     def _reclaim(self, call: Call) -> None:
         for number, receipt in call.claims:
@@ -250,15 +221,14 @@ class Store:
             if held.state != VISIBLE:
                 self._appear(held)
 
-    def backlogs(self, now: float, *, all_queues: bool = False) -> list[Backlog]:
-        """Take how the queues touched since the last call stand."""
+    def backlogs(self, now: float, *, all_queues: bool = False) -> list[dict[str, Any]]:
         if all_queues:
             for message in self.messages:
                 if message.state != UNPUT:
                     self._touched.setdefault(message.queue, [0, 0, 0])
         touched, self._touched = self._touched, {}
         rose, self._rose = self._rose, {}
-        out: list[Backlog] = []
+        out: list[dict[str, Any]] = []
         for queue, (put, receives, empty) in touched.items():
             visible = len(self.visible(queue))
             held = sum(1 for m in self.messages if m.queue == queue and m.state in (LEASED, DELAYED))
@@ -266,14 +236,14 @@ class Store:
                 # The queue does not exist yet: a receive of it is answered "no such queue".
                 continue
             out.append(
-                Backlog(
-                    queue, visible, held, rose.get(queue, False) or (all_queues and visible > 0), put, receives, empty,
-                    self._next_visible_s(queue, now),
-                )
+                {
+                    "queue": queue, "exists": True, "visible": visible, "invisible": held, "put": put,
+                    "rose": rose.get(queue, False) or (all_queues and visible > 0), "receives": receives,
+                    "empty": empty, "next_visible_s": self._next_visible_s(queue, now),
+                }
             )  # fmt: skip
         return out
 
     def restart(self) -> None:
-        """Lose what was not committed, and every answer."""
         self.calls, self.outcomes = [], []
         self._touched, self._rose = {}, {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.exploration.empty_queue import AT_LEAST, AT_MOST, GOES_ROUND, HOUR_S, STORIES, Story, receives
+from tests.exploration.stories import AT_LEAST, AT_MOST, GOES_ROUND, HOUR_S, STORIES, Story, receives
 
 
 @pytest.mark.parametrize("story", [*STORIES, GOES_ROUND], ids=lambda story: story.name)

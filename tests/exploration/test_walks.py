@@ -6,9 +6,8 @@ import os
 
 import pytest
 
-from tests.exploration.configurations import WILD
-from tests.exploration.plan import Plan
-from tests.exploration.walk import CHAOS_STEPS, walks
+from tests.exploration.explore import CHAOS_STEPS, walks
+from tests.exploration.plan import WILD, Plan
 
 SEEDS = int(os.environ.get("QUEUEBELL_SEEDS", "200"))
 FEW = min(SEEDS, 30)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
+from collections.abc import Iterator
 from typing import cast
 
+import msgspec
+
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
 from queuebell.bridge.contract.wire import (
     BridgeHeartbeat,
     CarriedMessage,
@@ -15,17 +20,33 @@ from queuebell.bridge.contract.wire import (
 )
 from queuebell.bridge.core.commands import End, Flush, Reclaim, Refresh
 from queuebell.bridge.observe.facts import AuditFound
-from tests.exploration.faults import Faults
+from queuebell.bridge.producer.publication import Publication, Sending
 from tests.exploration.node import Held, Link, Node, half
-from tests.exploration.options import Options, Step
-from tests.exploration.plan import BEGINNING_S, QUEUES, Plan, Violation
-from tests.exploration.producer import Producer
-from tests.exploration.store import GONE, LEASED, VISIBLE, Call, Message, Outcome, Request, Store
+from tests.exploration.plan import BEGINNING_S, KINDS, QUEUES, Plan, Step, Violation
+from tests.exploration.store import GONE, LEASED, UNPUT, VISIBLE, Call, Message, Outcome, Request, Store
+
+UNFAIR = frozenset({"finish"})
+"""What may never happen, as far as the property goes."""
+FAULTS = frozenset({*KINDS, "lose_down"})
 
 
-class World(Options, Faults, Producer):
-    """Everything there is, at one moment."""
+class Ids:
+    def __init__(self) -> None:
+        self._given = 0
 
+    def __call__(self) -> str:
+        self._given += 1
+        return f"id-{self._given - 1}"
+
+
+class Publish(msgspec.Struct, eq=False):
+    """A request on its way to the bridge, or its acknowledgement on its way back."""
+
+    batch: list[Sending]
+    marked: bool = False
+
+
+class World:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.now = BEGINNING_S
@@ -41,13 +62,7 @@ class World(Options, Faults, Producer):
         self.begin_producer(plan)
         self.requests: list[Request] = []
         self.serial = 0
-        self.left = {
-            "crash": plan.crashes, "revive": plan.revivals, "cut": plan.cuts, "restart": plan.restarts,
-            "lose": plan.lost_wakes, "lose_up": plan.lost_frames, "error": plan.errors, "unknown": plan.unknowns,
-            "hang": plan.hangs, "retry": plan.retries, "later": plan.later, "lapse": plan.lapses,
-            "stop": plan.stops, "forget": plan.forgets,
-            "deafen": plan.deaf, "publish_fails": plan.publish_failures,
-        }  # fmt: skip
+        self.left = Counter(plan.faults)
         self.calm = False
         """Heartbeats arrive at once: nothing is on its way that they could cross."""
         self.receives = 0
@@ -62,11 +77,9 @@ class World(Options, Faults, Producer):
         return self.plan.scheduler(f"{self.boots:032x}", self.plan.periods, half)
 
     def fork(self) -> bytes:
-        """Return this moment as bytes."""
         return pickle.dumps(self, pickle.HIGHEST_PROTOCOL)
 
     def deadline(self) -> float | None:
-        """Return when something happens by itself next."""
         times = [self.scheduler.deadline(), self.store.next_due(self.now)]
         times += [node.deadline() for node in self.nodes if node.alive]
         times.append(self.publishes_at())
@@ -77,10 +90,7 @@ class World(Options, Faults, Producer):
         ]
         return min((at for at in times if at is not None), default=None)
 
-    # -- steps -------------------------------------------------------------------------------------------------------
-
     def do(self, step: Step) -> None:
-        """Take one step, and check what must hold in every state."""
         kind, what = step
         if kind in self.left and kind != "lose_down":
             self.left[kind] -= 1
@@ -113,7 +123,7 @@ class World(Options, Faults, Producer):
             self.store.advance(now)
         for node in self.nodes:
             if node.alive:
-                node.tick(now, plan)
+                node.tick(now)
                 link = node.link
                 alone = self.calm and link is not None and link.bridge_open and len(link.up) == 1
                 if alone and link is not None and isinstance(link.up[0], ListenerHeartbeat):
@@ -169,7 +179,7 @@ class World(Options, Faults, Producer):
         if isinstance(frame, Wake):
             for carried in frame.messages or ():
                 self.messages[int(carried.id)].seen += 1
-        node.hear(frame, self.now, self.plan)
+        node.hear(frame, self.now)
 
     def _store(self, number: int) -> None:
         request = self._request(number)
@@ -196,7 +206,7 @@ class World(Options, Faults, Producer):
         node = self.nodes[request.node]
         if request.abandoned or not node.alive or node.life != request.life:
             return
-        for message in node.answered(request, self.now, self.plan):
+        for message in node.answered(request, self.now):
             self.messages[message].seen += 1
 
     def _write(self, count: int) -> None:
@@ -204,28 +214,30 @@ class World(Options, Faults, Producer):
 
     def _hear(self, _: int) -> None:
         outcome: Outcome = self.store.outcomes.pop(0)
-        for hand in outcome.hands:
+        for queue, session, granted, messages, visible in outcome.hands:
             carried = [
                 CarriedMessage(
                     str(m), str(receipt), count, "2026-01-01T00:00:00Z",
                     visible_in_ms=round(self.plan.periods.start_ack_s * 1000),
                 )
-                for m, receipt, count in hand.messages
+                for m, receipt, count in messages
             ]  # fmt: skip
-            self.scheduler.embedded.handed(self.now, hand.queue, hand.session, hand.granted, carried, hand.visible)
+            self.scheduler.embedded.handed(self.now, queue, session, granted, carried, visible)
         self._hear_backlogs(outcome.backlogs)
         for request in outcome.requests:
             request.status = "answered"
 
     def _hear_backlogs(self, backlogs: list) -> None:  # type: ignore[type-arg]
         for backlog in backlogs:
-            self.scheduler.embedded.on_commit(
-                self.now, backlog.queue, exists=True, visible=backlog.visible, invisible=backlog.invisible,
-                rose=backlog.rose, put=backlog.put, receives=backlog.receives, empty=backlog.empty,
-                next_visible_s=backlog.next_visible_s,
-            )  # fmt: skip
-            work = self.scheduler.pending.find(backlog.queue)
-            if work is not None and work.dirty and not work.foreign and not backlog.visible and work.sessions.any_own:
+            self.scheduler.embedded.on_commit(self.now, **backlog)
+            work = self.scheduler.pending.find(backlog["queue"])
+            if (
+                work is not None
+                and work.dirty
+                and not work.foreign
+                and not backlog["visible"]
+                and work.sessions.any_own
+            ):
                 raise Violation("O1", "dirty although nothing is visible")
 
     def _flush(self, i: int) -> None:
@@ -257,10 +269,10 @@ class World(Options, Faults, Producer):
         link = Link(session, number, node.life, self.scheduler.boot)
         self.links.append(link)
         node.link = link
-        node.hello(self.plan, self.now)
+        node.hello(self.now)
 
     def _join(self, number: int) -> None:
-        self.nodes[number].begin(self.plan, self.now)
+        self.nodes[number].begin(self.now)
         self._connect(number)
 
     def _bye(self, number: int) -> None:
@@ -271,9 +283,7 @@ class World(Options, Faults, Producer):
     def _finish(self, what: int, outcome: str = "done") -> None:
         node = self.nodes[what // 1000]
         held = next(held for held in node.held if held.token == what % 1000)
-        node.finish(held, outcome, self.now, self.plan)
-
-    # -- plumbing ----------------------------------------------------------------------------------------------------
+        node.finish(held, outcome, self.now)
 
     def _request(self, number: int) -> Request:
         return next(request for request in self.requests if request.id == number)
@@ -320,10 +330,296 @@ class World(Options, Faults, Producer):
                 raise Violation("O4", "the audit found visible work that nobody was on")
         self.links = [link for link in self.links if link.node_open or link.bridge_open]
 
-    # -- properties --------------------------------------------------------------------------------------------------
+    def begin_producer(self, plan: Plan) -> None:
+        self.triggers: list[tuple[str, float]] = []
+        self.early: list[int] = []
+        """Puts that were published and are not visible yet: a mutant's."""
+        self.publication: Publication | None = None if plan.publication is None else plan.publication("shop", Ids())
+        self.publishes: list[Publish] = []
+
+    def publishes_at(self) -> float | None:
+        at = None if self.publication is None else self.publication.deadline()
+        return at if at is not None and at > self.now else None
+
+    def _producer_steps(self) -> Iterator[Step]:
+        for number in self.early:
+            yield "appear", number
+        at = None if self.publication is None else self.publication.deadline()
+        if at is not None and at <= self.now:
+            yield "publish", 0
+        for i, publish in enumerate(self.publishes):
+            yield "acknowledge" if publish.marked else "arrive", i
+            yield "publish_fails", i
+
+    def _put(self, number: int) -> None:
+        message = self.messages[number]
+        if self.plan.own:
+            call = Call("put", message.queue, messages=[number])
+            granted = None if message.delay_s else self.scheduler.embedded.grant(self.now, message.queue, 1)
+            if granted is not None:
+                call.session, call.granted, call.lease_s = granted
+            self.store.calls.append(call)
+            return
+        if self.plan.publish_first:
+            self.early.append(number)
+        else:
+            self.store.put([number], self.now)
+        if self.publication is None:
+            self.triggers.append((message.queue, message.delay_s))
+            return
+        self.publication.add(self.now, self._event(message.queue, message.delay_s))
+
+    def _appear(self, number: int) -> None:
+        self.early.remove(number)
+        self.store.put([number], self.now)
+
+    def _publish(self, _: int) -> None:
+        assert self.publication is not None
+        if batch := self.publication.take(self.now):
+            self.publishes.append(Publish(batch))
+
+    def _arrive(self, i: int) -> None:
+        publish = self.publishes[i]
+        publish.marked = True
+        for sending in publish.batch:
+            self._mark(sending.event)
+
+    def _acknowledge(self, i: int) -> None:
+        self.publication.sent(self.publishes.pop(i).batch)
+
+    def _publish_fails(self, i: int) -> None:
+        assert self.publication is not None
+        publish = self.publishes.pop(i)
+        self.publication.failed(publish.batch, self.now, lambda: 0.5)
+
+    def _trigger(self, _: int) -> None:
+        queue, delay_s = self.triggers.pop(0)
+        self._mark(self._event(queue, delay_s))
+
+    def _event(self, queue: str, delay_s: float) -> CloudQueueWorkDetected:
+        account, name = queue.split("/")
+        id_ = self.plan.business_id
+        return CloudQueueWorkDetected(
+            account, name, payload_size=1, not_before_ms=round(delay_s * 1000), id=id_, source=id_ and "shop"
+        )
+
+    def _mark(self, event: CloudQueueWorkDetected) -> None:
+        self.scheduler.trigger(self.now, event, "test")
+
+    def _putting(self, message: int) -> bool:
+        puts = (call.messages for call in self.store.calls if call.kind == "put")
+        return message in self.early or any(message in messages for messages in puts)
+
+    def _crash(self, number: int) -> None:
+        node = self.nodes[number]
+        for request in list(self.requests):
+            if request.node == number and request.life == node.life:
+                request.abandoned = True
+        node.crash()
+
+    def _revive(self, number: int) -> None:
+        node = self.nodes[number]
+        node.begin(self.now)
+        self._connect(number)
+
+    def _cut(self, i: int) -> None:
+        link = self.links[i]
+        link.cut = True
+        link.up, link.down = [], []
+
+    def _deafen(self, i: int) -> None:
+        self.links[i].deaf = True
+        self.links[i].down = []
+
+    def _restart(self, _: int) -> None:
+        self.boots += 1
+        for link in self.links:
+            link.bridge_open = link.flush = False
+            link.up = []
+            link.cut = True
+        if self.plan.own:
+            self.store.restart()
+            for request in list(self.requests):
+                if request.abandoned:
+                    self.requests.remove(request)
+                else:
+                    self._break_off(request)
+        self.scheduler = self._new_bell()
+        if self.plan.own:
+            self.store.advance(self.now)
+            self._hear_backlogs(self.store.backlogs(self.now, all_queues=True))
+            self._drive()
+
+    def _break_off(self, request: Request) -> None:
+        """The connection to the store breaks: a receive's outcome is unknown, a settlement is tried again."""
+        node = self.nodes[request.node]
+        if request.kind == "receive":
+            self.requests.remove(request)
+            node.failed(request, self.now, unknown=True)
+        else:
+            request.status = "sent"
+
+    def _forget(self, _: int) -> None:
+        for work in list(self.scheduler.pending.by_queue.values()):
+            self.scheduler.pending.forget(work.queue)
+
+    def _lose(self, i: int) -> None:
+        self.links[i].down.pop(0)
+
+    def _lose_up(self, i: int) -> None:
+        self.links[i].up.pop(0)
+
+    def _lose_down(self, i: int) -> None:
+        self.left["lose_up"] -= 1
+        self.links[i].down.pop(0)
+
+    def _error(self, number: int) -> None:
+        request = self._request(number)
+        self.requests.remove(request)
+        self.nodes[request.node].failed(request, self.now, unknown=False)
+
+    def _unknown(self, number: int) -> None:
+        request = self._request(number)
+        self._give_up(request)
+
+    def _give_up(self, request: Request) -> None:
+        """A listener ends a call by itself: whether the store carried it out it never learns (L3, L6)."""
+        request.abandoned = True
+        for message, _ in request.taken:
+            self.messages[message].seen += 1
+        self.nodes[request.node].failed(request, self.now, unknown=True)
+
+    def _hang(self, number: int) -> None:
+        self.nodes[number].hung = True
+
+    def _retry(self, what: int) -> None:
+        self._finish(what, "retry")
+
+    def _later(self, what: int) -> None:
+        self._finish(what, "later")
+
+    def _lapse(self, what: int) -> None:
+        node = self.nodes[what // 1000]
+        held = next(held for held in node.held if held.token == what % 1000)
+        message = self.messages[held.message]
+        if message.receipt != held.receipt or message.state != LEASED:
+            return
+        message.until = self.now
+        if self.plan.own:
+            self.store.calls.append(Call("refresh", held.queue))
+        else:
+            self.store.advance(self.now)
+        # The renewal that comes too late is refused; that is how the holder learns.
+        node.ask("extend", held.queue, self.now, token=held.token, message=held.message, receipt=held.receipt)
+
+    def _stop(self, number: int) -> None:
+        node = self.nodes[number]
+        node.stop(self.now)
+        node.give_back([held for held in node.held if held.running])
+
+    def steps(self, *, faults: bool = True) -> list[Step]:
+        """Return everything that can happen now, but for time that passes."""
+        left = self.left if faults else Counter[str]()
+        return [
+            step
+            for step in self._possible()
+            if step[0] not in FAULTS or left["lose_up" if step[0] == "lose_down" else step[0]]
+        ]
+
+    def _possible(self) -> Iterator[Step]:
+        message = next((m for m in self.messages if m.state == UNPUT and not self._putting(m.id)), None)
+        if message is not None:
+            yield "put", message.id
+        if self.triggers:
+            yield "trigger", 0
+        yield from self._producer_steps()
+        for i, link in enumerate(self.links):
+            yield from self._link_steps(i, link)
+        settling: set[tuple[int, int, str]] = set()
+        for request in self.requests:
+            receives, key = request.kind == "receive", (request.node, request.life, request.queue)
+            if request.status == "sent" and not request.abandoned:
+                # One settlement at a time, with the receipt that is newest when it leaves.
+                if not receives and key in settling:
+                    continue
+                if not self.nodes[request.node].hung:
+                    yield "store", request.id
+                    if receives:
+                        yield "error", request.id
+            elif request.status == "answered":
+                yield "answer", request.id
+            if receives and not request.abandoned:
+                yield "unknown", request.id
+            elif not request.abandoned:
+                settling.add(key)
+        if self.store.calls:
+            yield "write", 1
+            if len(self.store.calls) > 1:
+                yield "write", len(self.store.calls)
+        if self.store.outcomes:
+            yield "hear", 0
+        for node in self.nodes:
+            yield from self._node_steps(node)
+        yield "restart", 0
+        if self.left["forget"] and any(work.forgettable for work in self.scheduler.pending.by_queue.values()):
+            yield "forget", 0
+
+    def _link_steps(self, i: int, link: Link) -> Iterator[Step]:
+        if link.bridge_open:
+            if link.up:
+                yield "up", i
+                yield "lose_up", i
+            if link.flush:
+                yield "flush", i
+            if link.cut or not link.node_open:
+                yield "lost", i
+        if link.node_open:
+            if link.down:
+                yield "down", i
+                if isinstance(link.down[0], Wake):
+                    yield "lose", i
+                yield "lose_down", i
+            if link.cut or (not link.bridge_open and not link.down):
+                yield "notice", i
+        if link.node_open and link.bridge_open and not link.deaf:
+            yield "deafen", i
+        if link.node_open and link.bridge_open and not link.cut:
+            yield "cut", i
+
+    def _node_steps(self, node: Node) -> Iterator[Step]:
+        number = node.number
+        if not node.alive:
+            if node.life == 0:
+                yield "join", number
+            elif not node.said_bye:
+                yield "revive", number
+            return
+        if node.link is None and not node.said_bye:
+            yield "connect", number
+        if node.may_bye and not node.said_bye:
+            yield "bye", number
+        for held in node.held:
+            if held.running:
+                for kind in ("finish", "retry", "later", "lapse"):
+                    yield kind, number * 1000 + held.token
+        if not node.said_bye:
+            for kind in ("crash", "hang", "stop"):
+                yield kind, number
+
+    def tell(self, step: Step) -> str:
+        kind, what = step
+        about: object = ""
+        if kind in ("up", "lose_up"):
+            about = self.links[what].up[0]
+        elif kind in ("down", "lose_down", "lose"):
+            about = self.links[what].down[0]
+        elif kind in ("store", "answer", "unknown", "error"):
+            about = self._request(what)
+        elif kind == "hear":
+            about = self.store.outcomes[0].backlogs
+        return f"{self.now - BEGINNING_S:8.3f} {kind} {what} {about}"
 
     def able(self, queue: str) -> bool:
-        """Whether a living listener could take a message of this queue now."""
         return any(
             node.alive and not node.hung and not node.stopping and node.controllers[queue].available > 0
             for node in self.nodes
@@ -347,14 +643,12 @@ class World(Options, Faults, Producer):
     @property
     def _lost_answers(self) -> bool:
         """Whether somebody may have taken messages without ever hearing of it."""
-        return bool(self.plan.crashes or self.plan.unknowns or self.plan.restarts or self.plan.hangs or self.plan.stops)
+        return bool(self.plan.faults.keys() & {"crash", "unknown", "restart", "hang", "stop"})
 
     @property
     def drained(self) -> bool:
-        """Whether every message was handled."""
         return all(message.state == GONE for message in self.messages)
 
 
 def load(state: bytes) -> World:
-    """Return the moment that `World.fork` kept."""
     return cast(World, pickle.loads(state))

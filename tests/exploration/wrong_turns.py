@@ -6,10 +6,9 @@ would hide them as latency; the last two are faults of sweep and dead-man themse
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from queuebell.bridge.contract.backoff import RandomExponential
@@ -19,108 +18,34 @@ from queuebell.listeners.wake.pool import Place, Share, Sharing
 from queuebell.listeners.wake.receive_scaling import DepthScaling
 from queuebell.listeners.wake.table import Command, SendMore, SendRoom, StartReceive
 from tests.exploration import mutants
-from tests.exploration.configurations import small
-from tests.exploration.empty_queue import AT_LEAST, AT_MOST, GOES_ROUND, receives
-from tests.exploration.explore import Exploration
-from tests.exploration.pairings import FULL_OWNER, HUNG_OWNER, met_after
-from tests.exploration.plan import Plan
-from tests.exploration.rounds import FLEET, SWEEP_S, rounds
-from tests.exploration.walk import Failure, Walk
+from tests.exploration.explore import Failure, Trial, WrongTurn, explored, turn, walks
+from tests.exploration.plan import Plan, planned, small
+from tests.exploration.stories import (
+    AT_LEAST,
+    AT_MOST,
+    FLEET,
+    FULL_OWNER,
+    GOES_ROUND,
+    HUNG_OWNER,
+    SWEEP_S,
+    met_after,
+    receives,
+    rounds,
+)  # fmt: skip
 from tests.support.bells import QUEUE, Rig
 
 
-class Explored(msgspec.Struct, frozen=True):
-    """A small world, explored breadth first; ``planted`` are fields of its plan."""
-
-    plan: Plan
-    planted: dict[str, Any]
-    states_max: int = 30_000
-
-    def breaks(self) -> str | None:
-        """Return which property the mutant breaks; None if none."""
-        return self._explore(replace(self.plan, **self.planted), self.states_max)
-
-    def holds(self) -> str | None:
-        """Return which property the unmodified rules break, as far as they are explored here."""
-        return self._explore(self.plan, 600)
-
-    @staticmethod
-    def _explore(plan: Plan, states_max: int) -> str | None:
-        try:
-            found = Exploration(plan, states_max=states_max).run()
-        except Failure as failure:
-            return failure.rule
-        return None if found.complete or found.states >= states_max else f"cut off after {found.states} states"
-
-    @property
-    def plans(self) -> list[Plan]:
-        """Return the plans used."""
-        return [self.plan]
-
-
-class Walked(msgspec.Struct, frozen=True):
+def _walked(plan: Plan, planted: dict[str, Any]) -> Trial:
     """A world too deep for breadth first: the mutant breaks in some of the seeds, the unmodified rules in none."""
-
-    plan: Plan
-    planted: dict[str, Any]
-    seeds: int = 400
-
-    def breaks(self) -> str | None:
-        """Return which property the mutant breaks; None if none."""
-        return self._tell(replace(self.plan, **self.planted), self.seeds)
-
-    def holds(self) -> str | None:
-        """Return which property the unmodified rules break; None if none."""
-        return self._tell(self.plan, 100)
-
-    @staticmethod
-    def _tell(plan: Plan, seeds: int) -> str | None:
-        steps = 0
-        for seed in range(seeds):
-            walk = Walk(plan, seed, chaos=40)
-            try:
-                walk.run()
-            except Failure as failure:
-                return failure.rule
-            steps += walk.taken
-        return None if steps >= seeds * 40 else f"cut off after {steps} steps"
-
-    @property
-    def plans(self) -> list[Plan]:
-        """Return the plans used."""
-        return [self.plan]
+    return Trial(_walk, plan, replace(plan, **planted), ((400,), (100,)))
 
 
-class Played(msgspec.Struct, frozen=True):
-    """A story by hand: ``play`` says which property breaks under the rules it is given."""
-
-    play: Callable[[Any], str | None]
-    rules: Any
-    planted: Any
-
-    def breaks(self) -> str | None:
-        """Return which property the mutant breaks; None if none."""
-        return self.play(self.planted)
-
-    def holds(self) -> str | None:
-        """Return which property the unmodified rules break; None if none."""
-        return self.play(self.rules)
-
-    @property
-    def plans(self) -> list[Plan]:
-        """Return the plans used."""
-        return [plan for plan in (self.rules, self.planted) if isinstance(plan, Plan)]
-
-
-class WrongTurn(msgspec.Struct, frozen=True):
-    """One wrong turn, and every way in which it is planted."""
-
-    name: str
-    says: str
-    caught: tuple[Explored | Walked | Played, ...]
-
-
-# -- stories by hand -------------------------------------------------------------------------------------------------
+def _walk(plan: Plan, seeds: int) -> str | None:
+    try:
+        told = walks(plan, range(seeds), chaos=40)
+    except Failure as failure:
+        return failure.rule
+    return None if told.steps >= seeds * 40 else f"cut off after {told.steps} steps"
 
 
 def _hears_in_time(scheduler: type[WakeScheduler]) -> str | None:
@@ -197,10 +122,11 @@ def _hears_of_a_rise(scheduler: type[WakeScheduler]) -> str | None:
 
 def _sweeps_in_time(plan: Plan) -> str | None:
     """B9: an idle queue elsewhere is looked at at least once in 1.1 T, and hardly more often."""
-    seen = rounds(plan, hours=1.0)
-    if seen.longest_gap > 1.1 * SWEEP_S:
-        return f"{seen.longest_gap:.1f} s between two receives"
-    return None if 50 <= len(seen.receives) <= 67 else "I2"
+    seen = rounds(plan, hours=1.0).seen
+    gap = max(after - before for before, after in pairwise(seen))
+    if gap > 1.1 * SWEEP_S:
+        return f"{gap:.1f} s between two receives"
+    return None if AT_LEAST <= len(seen) <= AT_MOST else "I2"
 
 
 def _deadlines_move_forward(plan: Plan) -> str | None:
@@ -234,18 +160,16 @@ def _a_crossing_proves_nothing(scheduler: type[WakeScheduler]) -> str | None:
     return None if "lease" in rig.work().due else "LOST"
 
 
-# -- the register ----------------------------------------------------------------------------------------------------
-
 PROMPT = {"messages": 2, "capacity": 2, "patience_s": 0.0}
 """No timer may be needed at all."""
 
 
-def _bell(planted: type[WakeScheduler], name: str, **fields: object) -> Explored:
-    return Explored(small(name, **fields), {"scheduler": planted})
+def _bell(planted: type[WakeScheduler], name: str, **fields: object) -> Trial:
+    return explored(small(name, **fields), {"scheduler": planted})
 
 
-def _controller(planted: type, name: str, **fields: object) -> Explored:
-    return Explored(small(name, **fields), {"controller": planted})
+def _controller(planted: type, name: str, **fields: object) -> Trial:
+    return explored(small(name, **fields), {"controller": planted})
 
 
 def _an_empty_queue_stays_cheap(scheduler: type[WakeScheduler]) -> str | None:
@@ -253,8 +177,8 @@ def _an_empty_queue_stays_cheap(scheduler: type[WakeScheduler]) -> str | None:
     return None if AT_LEAST <= len(receives(replace(GOES_ROUND, scheduler=scheduler))) <= AT_MOST else "I2"
 
 
-RELEASE = Plan(
-    name="a release without a slot", listeners=2, messages=3, retries=1, unknowns=1, lapses=1, capacity=1, settled=True
+RELEASE = planned(
+    name="a release without a slot", listeners=2, messages=3, retry=1, unknown=1, lapse=1, capacity=1, settled=True
 )
 
 
@@ -312,151 +236,70 @@ def _a_slot_is_had_once(sharing: type[Sharing]) -> str | None:
 
 
 WRONG_TURNS: tuple[WrongTurn, ...] = (
-    WrongTurn(
-        "V1", "check then subscribe", (_bell(mutants.CheckThenSubscribe, "V1", settled=False, late_joiners=1),)
-    ),
-    WrongTurn(
-        "V2",
-        "the snapshot after the empty receive",
-        # Without the lost frame the `more` of a listener whose one slot is taken makes another mark, which hides it.
-        (_controller(mutants.SnapshotAfter, "V2", messages=2, lost_frames=1, patience_s=2.5),),
-    ),
-    WrongTurn("V3", "wake one and forget", (_bell(mutants.WakeAndForget, "V3", lost_wakes=1),)),
-    WrongTurn("V4", "no re-sync after a restart", (_bell(mutants.BornClean, "V4", restarts=1),)),
-    WrongTurn(
+    turn("V1", _bell(mutants.CheckThenSubscribe, "V1", settled=False, late_joiners=1)),
+    # Without the lost frame the `more` of a listener whose one slot is taken makes another mark, which hides it.
+    turn("V2", _controller(mutants.SnapshotAfter, "V2", messages=2, lose_up=1, patience_s=2.5)),
+    turn("V3", _bell(mutants.WakeAndForget, "V3", lose=1)),
+    turn("V4", _bell(mutants.BornClean, "V4", restart=1)),
+    # It publishes before the put is visible.
+    turn(
         "V5",
-        "publish before the put is visible",
-        (
-            Explored(small("V5"), {"publish_first": True}),
-            Explored(small("V5, publisher", publication=mutants.Publication), {"publish_first": True}),
-        ),
+        explored(small("V5"), {"publish_first": True}),
+        explored(small("V5, publisher", publication=mutants.Publication), {"publish_first": True}),
     ),
-    WrongTurn(
+    turn(
         "V6",
-        "drop triggers while busy",
-        (
-            _bell(mutants.DropsWhileOwned, "V6, bridge", **PROMPT),
-            _controller(mutants.DropsWhileBusy, "V6, listener", **PROMPT),
-        ),
+        _bell(mutants.DropsWhileOwned, "V6, bridge", **PROMPT),
+        _controller(mutants.DropsWhileBusy, "V6, listener", **PROMPT),
     ),
-    WrongTurn("V7", "no timer at a session's end", (_bell(mutants.NoTimerAtTheEnd, "V7", crashes=1, revivals=1),)),
-    WrongTurn(
-        "V8",
-        "`started` on receipt",
-        (_controller(mutants.StartedOnReceipt, "V8", listeners=2, messages=2, lost_wakes=1, patience_s=2.5),),
+    turn("V7", _bell(mutants.NoTimerAtTheEnd, "V7", crash=1, revive=1)),
+    turn("V8", _controller(mutants.StartedOnReceipt, "V8", listeners=2, messages=2, lose=1, patience_s=2.5)),
+    turn("V9", _bell(mutants.AnyCover, "V9", **PROMPT)),
+    turn("V10", _controller(mutants.HandlersInTheDrain, "V10", **PROMPT)),
+    turn(
+        "V11", _walked(planned(name="V11", listeners=1, messages=3, settled=True), {"scheduler": mutants.FullUntracked})
     ),
-    WrongTurn("V9", "a cover without a generation", (_bell(mutants.AnyCover, "V9", **PROMPT),)),
-    WrongTurn("V10", "handlers inside the drain", (_controller(mutants.HandlersInTheDrain, "V10", **PROMPT),)),
-    WrongTurn(
-        "V11",
-        "`more` without tracking who is full",
-        (Walked(Plan(name="V11", listeners=1, messages=3, settled=True), {"scheduler": mutants.FullUntracked}),),
-    ),
-    WrongTurn(
-        "V12",
-        "a mark while owned sends nothing",
-        (
-            Played(_a_mark_while_owned_is_heard, WakeScheduler, mutants.SilentWhileOwned),
-        ),
-    ),
-    WrongTurn("V13", "an unknown receive forgotten", (_controller(mutants.ForgetsUnknown, "V13", unknowns=1),)),
-    WrongTurn(
+    turn("V12", Trial(_a_mark_while_owned_is_heard, WakeScheduler, mutants.SilentWhileOwned)),
+    turn("V13", _controller(mutants.ForgetsUnknown, "V13", unknown=1)),
+    turn(
         "V14",
-        "a timer one tick early, or settled by a cover",
-        (
-            _bell(mutants.EarlyTimers, "V14, early", delayed=1),
-            _bell(mutants.CoversSettleTimers, "V14, settled", messages=2, delayed=1),
-        ),
+        _bell(mutants.EarlyTimers, "V14, early", delayed=1),
+        _bell(mutants.CoversSettleTimers, "V14, settled", messages=2, delayed=1),
     ),
-    WrongTurn(
-        "V15",
-        "dedupe by business id",
-        (_bell(mutants.DedupesByBusinessId, "V15", messages=2, business_id="order-1"),),
-    ),
-    WrongTurn(
+    turn("V15", _bell(mutants.DedupesByBusinessId, "V15", messages=2, business_id="order-1")),
+    turn(
         "V16",
-        "the publisher's bit cleared after the acknowledgement",
-        (
-            Explored(
-                small("V16", messages=2, publication=mutants.Publication, patience_s=0.0),
-                {"publication": mutants.ClearsAfterAcknowledgement},
-            ),
+        explored(
+            small("V16", messages=2, publication=mutants.Publication, patience_s=0.0),
+            {"publication": mutants.ClearsAfterAcknowledgement},
         ),
     ),
-    WrongTurn(
-        "V17",
-        "`started` inherited by a new instance",
-        (_bell(mutants.Inherits, "V17", crashes=1, revivals=1, patience_s=1.0),),
-    ),
-    WrongTurn("V18", "a shared receive", (_controller(mutants.SharedReceive, "V18", **PROMPT),)),
-    WrongTurn("V19", "gen per queue", (Played(_an_old_cover_settles_nothing, WakeScheduler, mutants.GenPerQueue),)),
-    WrongTurn(
-        "sweep",
-        "sweep scheduled from the attempt",
-        (
-            Played(
-                _sweeps_in_time, FLEET, replace(FLEET, scheduler=mutants.SweepsFromTheAttempt)
-            ),
-        ),
-    ),
-    WrongTurn(
-        "dead-man",
-        "a stale heartbeat that moves a deadline",
-        (
-            Played(
-                _deadlines_move_forward, FLEET, replace(FLEET, deadman=mutants.BelievesTheNewestNews)
-            ),
-        ),
-    ),
-)  # fmt: skip
+    turn("V17", _bell(mutants.Inherits, "V17", crash=1, revive=1, patience_s=1.0)),
+    turn("V18", _controller(mutants.SharedReceive, "V18", **PROMPT)),
+    turn("V19", Trial(_an_old_cover_settles_nothing, WakeScheduler, mutants.GenPerQueue)),
+    turn("sweep", Trial(_sweeps_in_time, FLEET, replace(FLEET, scheduler=mutants.SweepsFromTheAttempt))),
+    turn("dead-man", Trial(_deadlines_move_forward, FLEET, replace(FLEET, deadman=mutants.BelievesTheNewestNews))),
+)
 
 OTHERS: tuple[WrongTurn, ...] = (
     # Not in the list of the protocol, and as wrong.
-    WrongTurn("B4", "every mark restarts A", (Played(_hears_in_time, WakeScheduler, mutants.RestartsA),)),
-    WrongTurn("B5", "barred for good", (_bell(mutants.StaysBarred, "B5", lost_frames=1, messages=2, patience_s=2.5),)),
-    WrongTurn(
+    turn("B4", Trial(_hears_in_time, WakeScheduler, mutants.RestartsA)),
+    turn("B5", _bell(mutants.StaysBarred, "B5", lose_up=1, messages=2, patience_s=2.5)),
+    turn(
         "B8, restart",
-        "a session born as if nothing were held",
-        (_bell(mutants.BornEmptyHanded, "B8", listeners=1, restarts=1, crashes=1, revivals=1, patience_s=0.0),),
+        _bell(mutants.BornEmptyHanded, "B8", listeners=1, restart=1, crash=1, revive=1, patience_s=0.0),
     ),
-    WrongTurn(
-        "B8, crossed",
-        "a heartbeat from before the wake believed",
-        (Played(_a_crossing_proves_nothing, WakeScheduler, mutants.BelievesACrossedHeartbeat),),
-    ),
-    WrongTurn(
-        "L5",
-        "`more` said once for many failures",
-        (Played(_a_hung_owner_gives_way, HUNG_OWNER, replace(HUNG_OWNER, controller=mutants.SaysMoreOnce)),),
-    ),
-    WrongTurn(
-        "S2",
-        "a heartbeat without room bars, and leaves the debt",
-        (Played(_a_full_owner_gives_way, FULL_OWNER, replace(FULL_OWNER, scheduler=mutants.KeepsTheFullOwner)),),
-    ),
-    WrongTurn(
-        "I2",
-        "every `more` is a mark",
-        (Played(_an_empty_queue_stays_cheap, WakeScheduler, mutants.MarksForEvery),),
-    ),
-    WrongTurn("L7", "a `more` for a release is no mark", (Walked(RELEASE, {"scheduler": mutants.MarksForNone}),)),
-    WrongTurn("O1, early", "a level of before its commit", (Explored(small("O1", own=True), {"early_level": True}),)),
-    WrongTurn("O1, rise", "a rise not reported", (Played(_hears_of_a_rise, WakeScheduler, mutants.RiseUnreported),)),
-    WrongTurn("O7", "carried to nobody, and kept", (_bell(mutants.NeverReclaims, "O7", own=True, carry=True, cuts=1),)),
-    WrongTurn(
-        "pool, quiet",
-        "room of a pool that nobody tells",
-        (Played(_room_is_told, Controller, mutants.KeepsRoomToItself),),
-    ),
-    WrongTurn(
-        "pool, debt",
-        "a debt that asks for no slot",
-        (Played(_a_slot_is_looked_with, Controller, mutants.OwesAndDoesNotAsk),),
-    ),
-    WrongTurn(
-        "pool, turn",
-        "waiting for a turn that handlers hold",
-        (Played(_a_slot_is_looked_with, Controller, mutants.WaitsForHandlers),),
-    ),
-    WrongTurn("pool, twice", "slots granted twice", (Played(_a_slot_is_had_once, Sharing, mutants.GrantsTwice),)),
+    turn("B8, crossed", Trial(_a_crossing_proves_nothing, WakeScheduler, mutants.BelievesACrossedHeartbeat)),
+    turn("L5", Trial(_a_hung_owner_gives_way, HUNG_OWNER, replace(HUNG_OWNER, controller=mutants.SaysMoreOnce))),
+    turn("S2", Trial(_a_full_owner_gives_way, FULL_OWNER, replace(FULL_OWNER, scheduler=mutants.KeepsTheFullOwner))),
+    turn("I2", Trial(_an_empty_queue_stays_cheap, WakeScheduler, mutants.MarksForEvery)),
+    turn("L7", _walked(RELEASE, {"scheduler": mutants.MarksForNone})),
+    # The level of before a commit is told with it.
+    turn("O1, early", explored(small("O1", own=True), {"early_level": True})),
+    turn("O1, rise", Trial(_hears_of_a_rise, WakeScheduler, mutants.RiseUnreported)),
+    turn("O7", _bell(mutants.NeverReclaims, "O7", own=True, carry=True, cut=1)),
+    turn("pool, quiet", Trial(_room_is_told, Controller, mutants.KeepsRoomToItself)),
+    turn("pool, debt", Trial(_a_slot_is_looked_with, Controller, mutants.OwesAndDoesNotAsk)),
+    turn("pool, turn", Trial(_a_slot_is_looked_with, Controller, mutants.WaitsForHandlers)),
+    turn("pool, twice", Trial(_a_slot_is_had_once, Sharing, mutants.GrantsTwice)),
 )

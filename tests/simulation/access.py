@@ -23,7 +23,6 @@ from queuebell.bridge.brokers.credential import Credential
 from queuebell.bridge.contract.address import http_addresses
 from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.bridge.service.channels.brokered import BrokeredSessions
-from tests.simulation.events import Judged
 from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:
@@ -82,7 +81,6 @@ class Desk:
         """What stood in the file last that could be read."""
         self._damaged: list[bool] = []
         self._held: dict[str, str] = {}
-        """By host: what it shows."""
         self._proofs: dict[str, _Proof] = {}
         self._regranted: dict[str, float] = {}
         self._opened: dict[int, tuple[str, tuple[str, ...]]] = {}
@@ -93,14 +91,10 @@ class Desk:
                 self._listed, self._held[name] = self._key(self._listed, name, _GRANTS[host.role])
         self._publish()
 
-    # -- for the processes --------------------------------------------------------------------------------------------
-
     def key_of(self, host: str) -> Callable[[], str]:
-        """Return what says which key a host has now."""
         return lambda: self._held[host]
 
     def credential(self, host: str) -> Credential:
-        """Return what a host shows over connections of its own."""
         return Credential(_HERE, self.key_of(host), {})
 
     def text(self) -> bytes:
@@ -119,28 +113,17 @@ class Desk:
             raise Mistimed("the token has expired")
         return Verified(proof.host, EPOCH + proof.until)
 
-    # -- faults -------------------------------------------------------------------------------------------------------
-
     def revoke(self, host: str, *, replaced_first: bool) -> Undo | None:
         """Take a host's key from it until it gets another; ``replaced_first`` makes it the other way round."""
         if not self._begin(host):
             return None
         old = self._held[host]
+        first, then = lambda: self._drop(old), lambda: self._replace(host)
         if replaced_first:
-            self._replace(host)
-        else:
-            self._drop(old)
+            first, then = then, first
+        first()
         self._publish()
-
-        def undo() -> None:
-            self._busy.discard(host)
-            if replaced_first:
-                self._drop(old)
-            else:
-                self._replace(host)
-            self._publish()
-
-        return undo
+        return self._mends(host, then)
 
     def expire(self, host: str, seconds: float, *, token: bool) -> Undo | None:
         """Give a host a key or a token that ends by itself, and another key in the end."""
@@ -156,26 +139,15 @@ class Desk:
             self._replace(host, until=now + seconds)
         self._drop(old)
         self._publish()
-
-        def undo() -> None:
-            self._busy.discard(host)
-            self._replace(host)
-            self._publish()
-
-        return undo
+        return self._mends(host, lambda: self._replace(host))
 
     def shrink(self, host: str) -> Undo | None:
-        """Grant a host something else instead of what it does."""
         if not self._begin(host):
             return None
         role = self._world.hosts[host].role
         self._grant(host, _SHRUNK[role])
-
-        def undo() -> None:
-            self._busy.discard(host)
-            self._grant(host, _GRANTS[role])
-
-        return undo
+        self._publish()
+        return self._mends(host, lambda: self._grant(host, _GRANTS[role]))
 
     def damage(self, *, gone: bool) -> Undo | None:
         """Have the file be of no use, unless it stands there unread: nobody could say which one holds meanwhile."""
@@ -191,13 +163,19 @@ class Desk:
 
         return undo
 
+    def _mends(self, host: str, mend: Callable[[], None]) -> Undo:
+        def undo() -> None:
+            self._busy.discard(host)
+            mend()
+            self._publish()
+
+        return undo
+
     def _begin(self, host: str) -> bool:
         if host in self._busy:
             return False
         self._busy.add(host)
         return True
-
-    # -- the list -----------------------------------------------------------------------------------------------------
 
     def _key(
         self, listed: AccessList, host: str, grants: Mapping[str, list[str]] = {}, until: float = math.inf
@@ -216,7 +194,6 @@ class Desk:
 
     def _grant(self, host: str, grants: dict[str, list[str]]) -> None:
         self._listed = msgspec.structs.replace(self._listed, principals={**self._listed.principals, host: grants})
-        self._publish()
 
     def _publish(self) -> None:
         """Write the list, and note what it changed; into a damaged file nothing is written that anybody could read."""
@@ -238,10 +215,7 @@ class Desk:
             if before.get(host) != grants:
                 self._regranted[host] = now
 
-    # -- the truth ----------------------------------------------------------------------------------------------------
-
     def may_take(self, host: str, queue: str) -> bool:
-        """Say whether a host has a key now that lets it take from a queue."""
         return self._judge(self._held[host], Verb.TAKE, queue)[1]
 
     def judged(self, secret: str | None, verb: Verb, queues: Iterable[str], *, let_in: bool) -> None:
@@ -249,7 +223,6 @@ class Desk:
         self._tell(secret, verb, queues, let_in=let_in, always=not let_in)
 
     def opened(self, number: int, secret: str | None, queues: Sequence[str]) -> None:
-        """Hear that a session began, or says hello anew."""
         self._tell(secret, Verb.TAKE, queues, let_in=True, always=True)
         self._opened[number] = (secret or "", tuple(queues))
 
@@ -260,7 +233,6 @@ class Desk:
             self._tell(opened[0], Verb.TAKE, opened[1], let_in=True, always=False)
 
     def restarted(self) -> None:
-        """Hear that a bridge begins, whose sessions are numbered anew."""
         self._opened.clear()
 
     def _tell(self, secret: str | None, verb: Verb, queues: Iterable[str], *, let_in: bool, always: bool) -> None:
@@ -268,7 +240,7 @@ class Desk:
         # All of them, or it may not: the queue that is refused for the longest says why.
         queue, host, may, since = min(judgements, key=lambda each: (each[2], each[3] if not each[2] else -each[3]))
         if always or let_in != may:
-            self._world.emit(Judged(self._world.kernel.now, host, verb.value, queue, let_in, may, max(since, 0.0)))
+            self._world.emit("judged", host, verb.value, queue, let_in, may, max(since, 0.0))
 
     def _judge(self, secret: str | None, verb: Verb, queue: str) -> tuple[str, bool, float]:
         """Return whose it is, whether the file as it stood last grants that now, and since when."""
@@ -300,7 +272,6 @@ class _Issuer:
         """Nothing goes on unasked."""
 
     async def verify(self, token: str) -> Verified | None:
-        """Return whom a token names."""
         if self._draw() < _FETCHED:
             await asyncio.sleep(self._draw() * FETCH_S)
         return self._desk.token(token)
@@ -323,7 +294,6 @@ class WatchedFile(AccessWatch):
         return listed
 
     async def who(self, secret: str | None) -> Identity | None:
-        """Return who shows this."""
         if not secret or secret.startswith(PREFIX):
             return self.identify(secret or "")
         try:

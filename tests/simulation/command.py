@@ -13,38 +13,67 @@ if every rule held, 1 if not, 2 for a wrong option.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 import time
+import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from queuebell.command.progress import Progress
 from tests.simulation.checks import rule_of
-from tests.simulation.fault import ACCESS_KINDS, CLUSTER_KINDS, SCALE_KINDS, Fault, check_kinds, draw_faults
-from tests.simulation.jobs import Job, Played, play, play_one
-from tests.simulation.kernel import Kernel
-from tests.simulation.plan import PRESETS, Plan, check
-from tests.simulation.run import run
+from tests.simulation.faults import KINDS, Fault, draw_faults
+from tests.simulation.plan import PRESETS, Plan
+from tests.simulation.process import Kernel
+from tests.simulation.run import Outcome, run
 from tests.support.total_queue import Numbers
 
 SEEDS: Final = 1000
-BRIDGES: Final = (1, 2, 3, 5)
 QUIET_S: Final = 300.0
 """Quiet at the end of each run, in which receives of empty queues are counted."""
 FAILURES: Final = 5
-"""Failed runs that are printed; the rest is counted."""
 SHRINK_RUNS: Final = 100
 STORY_LINES: Final = 60
 ENOUGH: Final = 16
 """From so many runs on, a rule that was never checked is named in the verdict."""
+RUNS_OF_A_PROCESS: Final = 200
+"""A process is replaced after so many runs, so that a long campaign does not grow."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One run to play; ``faults`` None draws them from the seed."""
+
+    plan: Plan
+    seed: int
+    faults: list[Fault] | None = None
+
+
+class Played(msgspec.Struct, frozen=True):
+    """A job and its outcome, or the traceback of an exception in the simulator itself."""
+
+    job: Job
+    outcome: Outcome | None
+    broken: str = ""
+
+
+def play_one(job: Job) -> Played:
+    try:
+        return Played(job, run(job.plan, job.seed, job.faults))
+    except Exception:
+        return Played(job, None, traceback.format_exc())
+
+
+def play(jobs: Iterable[Job], processes: int) -> Iterator[Played]:
+    """Play the runs in ``processes`` processes, and yield each as it ends, in any order."""
+    with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=RUNS_OF_A_PROCESS) as pool:
+        yield from pool.imap_unordered(play_one, jobs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation",
         description=__doc__,
@@ -53,19 +82,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add_arguments(parser)
     args = parser.parse_args(argv)
-    if problem := _problem(args):
-        parser.error(problem)
+    given = [args.seeds, args.jobs, args.workers, args.hours]
+    if min(number for number in given if number is not None) <= 0 or args.first < 0:
+        parser.error("--seeds, --jobs, --workers and --hours must be more than 0, and --first 0 or more")
+    if args.bridges > 1 and args.auth:
+        parser.error("--bridges: several bridges ask for no keys here")
+    plans = [plan_of(args, seed) for seed in range(4)]
+    if idle := [kind for kind in args.faults or () if not any(KINDS[kind].applies(plan) for plan in plans)]:
+        parser.error(f"--faults {idle[0]} does nothing with these options")
     progress = Progress.on(sys.stdout, plainly=True)
     try:
-        if args.seed is not None:
-            return _replay(args, progress)
-        return _campaign(args, progress)
+        return (_campaign if args.seed is None else _replay)(args, progress)
     finally:
         progress.close()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options."""
     both = "default both, in turn"
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help=f"runs to play (default {SEEDS:,})")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the first seed (default 0)")
@@ -76,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--channel", choices=("wire", "broker", "both"), default="both", help=f"the channel ({both})")
     parser.add_argument("--faults", type=_faults, metavar="KINDS", help="all (default), none, or some: crash,half_open")
     parser.add_argument("--auth", action="store_true", help="the bridge asks for keys, which change among the faults")
-    parser.add_argument("--bridges", type=int, choices=BRIDGES, default=1, help="bridges in front of one store")
+    parser.add_argument("--bridges", type=int, choices=(1, 2, 3, 5), default=1, help="bridges in front of one store")
     parser.add_argument("--scalers", type=int, choices=(0, 1, 2, 3), default=0, help="scalers that start the listeners")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)")
 
@@ -102,27 +134,9 @@ def _faults(text: str) -> tuple[str, ...] | None:
     if text in ("all", "none"):
         return None if text == "all" else ()
     kinds = tuple(text.split(","))
-    check_kinds(kinds)
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise argparse.ArgumentTypeError(f"no such kind of fault: {unknown[0]}; there are {', '.join(KINDS)}")
     return kinds
-
-
-def _problem(args: argparse.Namespace) -> str:
-    """Return what is wrong with the options; empty if nothing is."""
-    kinds = set(args.faults or ())
-    for option, given, without in (
-        ("--bridges", args.bridges > 1, CLUSTER_KINDS),
-        ("--scalers", args.scalers, SCALE_KINDS),
-        ("--auth", args.auth, ACCESS_KINDS),
-    ):
-        if not given and kinds & set(without):
-            return f"--faults {min(kinds & set(without))} does nothing without {option}"
-    if min(args.seeds, args.jobs) < 1 or args.first < 0:
-        return "--seeds and --jobs must be at least 1, --first at least 0"
-    try:
-        check(plan_of(args, 0))
-    except ValueError as error:
-        return str(error)
-    return ""
 
 
 def _campaign(args: argparse.Namespace, progress: Progress) -> int:
@@ -130,52 +144,45 @@ def _campaign(args: argparse.Namespace, progress: Progress) -> int:
     failed: list[Played] = []
     checked: Counter[str] = Counter()
     reached: Counter[str] = Counter()
-    gaps: dict[str, float] = {}
-    calm: Counter[str] = Counter()
-    for played in play(
-        (Job(plan_of(args, seed), seed) for seed in range(args.first, args.first + args.seeds)), args.jobs
-    ):
+    longest = 0.0
+    calm: dict[str, list[float]] = {}
+    seeds = range(args.first, args.first + args.seeds)
+    for played in play((Job(plan_of(args, seed), seed) for seed in seeds), args.jobs):
         done += 1
         outcome = played.outcome
         if outcome is None or not outcome.ok:
             failed.append(played)
         if outcome is not None:
+            figures = outcome.figures
             total += Numbers.of(outcome.total)
-            checked.update(outcome.figures.checked)
+            checked.update(figures.checked)
             reached.update(outcome.coverage)
-            calm[f"{played.job.plan.store} receives"] += outcome.figures.calm_receives
-            calm[f"{played.job.plan.store} seconds"] += round(outcome.figures.calm_s)
-            for situation, worst in outcome.figures.worst_gap_s.items():
-                gaps[situation] = max(worst, gaps.get(situation, 0.0))
+            calm.setdefault(played.job.plan.store, []).append(figures.calm_receives)
+            calm.setdefault(f"{played.job.plan.store} s", []).append(figures.calm_s)
+            longest = max(longest, figures.worst_gap_s)
         text = f"{done:,} runs, {total.acknowledged:,} messages, lost {total.lost:,}, failed {len(failed):,}"
         progress.now("simulate", text, share=done / args.seeds)
     progress.line(f"{done:,} runs in {time.monotonic() - began:.0f} s")
     for name, count in total.as_dict().items():
         progress.line(f"  {name:<13}{count:>12,}")
-    for store in sorted({key.split()[0] for key in calm}):
-        if seconds := calm[f"{store} seconds"]:
-            rate = calm[f"{store} receives"] / seconds * 3600
-            progress.line(f"  {rate:.1f} receives an hour of an empty queue ({store})")
-    for situation, worst in sorted(gaps.items(), key=lambda gap: -gap[1])[:8]:
-        progress.line(f"  {worst:>6.1f} s longest wait while {situation}")
+    for store in [store for store in ("elsewhere", "own") if sum(calm.get(f"{store} s", ()))]:
+        rate = sum(calm[store]) / sum(calm[f"{store} s"]) * 3600
+        progress.line(f"  {rate:.1f} receives an hour of an empty queue ({store})")
+    progress.line(f"  {longest:.1f} s longest wait")
     progress.line("  checked: " + ", ".join(f"{rule} {count:,}" for rule, count in sorted(checked.items())))
     progress.line("  reached: " + ", ".join(f"{name} {count:,}" for name, count in sorted(reached.items())))
     for played in failed[:FAILURES]:
-        for line in _failure(played):
+        job, outcome = played.job, played.outcome
+        progress.line(f"seed {job.seed} of {job.plan.name}: play it again with --seed")
+        for line in played.broken.splitlines() if outcome is None else outcome.violations[:5]:
             progress.line(line)
     first = next((played for played in failed if played.outcome is not None), None)
-    if first is not None:
-        for line in _shortest(first):
-            progress.line(line)
+    for line in [] if first is None else _shortest(first):
+        progress.line(line)
     unchecked = [rule for rule, count in sorted(checked.items()) if not count] if done >= ENOUGH else []
     verdict = f"FAILED: {len(failed):,} of {done:,} runs." if failed else "All of it held."
     progress.heading(f"{verdict} Never checked: {', '.join(unchecked)}." if unchecked else verdict)
     return 1 if failed else 0
-
-
-def _failure(played: Played) -> list[str]:
-    violations = played.broken.splitlines() if played.outcome is None else played.outcome.violations[:5]
-    return [f"seed {played.job.seed} of {played.job.plan.name}: play it again with --seed", *violations]
 
 
 def _shortest(failure: Played) -> list[str]:

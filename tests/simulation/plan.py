@@ -7,11 +7,10 @@ from typing import Final, Literal
 import msgspec
 
 from queuebell.listeners.wake.pool import Share
-from tests.simulation.fault import KINDS, check_kinds
+from tests.simulation.faults import KINDS
 
 StoreKind = Literal["own", "elsewhere"]
 ChannelKind = Literal["wire", "broker"]
-BRIDGES_MAX: Final = 5
 LOAD_FROM_S: Final = 60.0
 """When every process has long begun, and what a beginning costs is over, also a look V after it for what was held."""
 
@@ -41,8 +40,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Listeners that run for good; with scalers, how many each of these starts at most."""
     scalers: int = 0
     """Machines whose scaler starts the listeners of one queue, from none on (Z1 to Z7); 0 has none."""
-    kept: int = 0
-    """Listeners that each scaler keeps, however little there is to do."""
     idle_s: float = 15.0
     """For how long a listener is idle before its scaler ends it."""
     outlive: bool = False
@@ -54,7 +51,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     producers: int = 2
     queues: int = 1
     messages: int = 24
-    """Messages that each producer puts."""
     burst: int = 4
     """Messages of one put, at most 32; producers put 1 to this many at once."""
     concurrency: int = 3
@@ -70,7 +66,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Share of puts that become visible later, by up to ``delay_s``."""
     delay_s: float = 20.0
     handler_s: tuple[float, float] = (0.01, 3.0)
-    """What a handler takes: from, to."""
     handler_failure_share: float = 0.05
     complete_receive: bool = True
     """Elsewhere: an empty receive proves that nothing is due."""
@@ -80,12 +75,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Elsewhere: a receive tells when the next message becomes visible."""
     hours: float = 300.0 / 3600.0
     """Length of the phase with puts and faults."""
-    faults: tuple[str, ...] = KINDS
-    """Kinds that may be drawn."""
+    faults: tuple[str, ...] = tuple(KINDS)
     fault_gap_s: float = 20.0
-    """Mean time between the beginnings of two faults."""
     fault_length_s: float = 20.0
-    """Mean length of a fault."""
     sweep: bool = True
     deadman: bool = True
     healed_s: float = 240.0
@@ -99,7 +91,6 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def faulty_s(self) -> float:
-        """Length of the phase with faults, in seconds."""
         return self.hours * 3600.0
 
     @property
@@ -110,68 +101,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scaler_names(self) -> list[str]:
-        """Names of the scalers' hosts."""
         return [f"scaler-{number}" for number in range(self.scalers)]
 
     @property
+    def producer_names(self) -> list[str]:
+        return [f"producer-{number}" for number in range(self.producers)]
+
+    @property
     def listeners(self) -> int:
-        """How many listeners and scalers have sessions at once, at most."""
         return self.workers * max(1, self.scalers) + self.scalers
 
     @property
     def bridge_names(self) -> list[str]:
-        """Names of the bridges' hosts."""
         return ["bridge"] if self.bridges == 1 else [f"bridge-{number}" for number in range(self.bridges)]
-
-
-_LEAST: Final[dict[str, tuple[float, float]]] = {
-    "bridges": (1, BRIDGES_MAX),
-    "every_s": (0, 3600),
-    "workers": (1, 10_000),
-    "producers": (1, 1000),
-    "queues": (1, 1000),
-    "scalers": (0, 100),
-    "kept": (0, 10_000),
-    "idle_s": (0, 86_400),
-    "start_rate": (1, 10_000),
-    "start_timeout_s": (0.1, 86_400),
-    "messages": (0, 10_000_000),
-    "burst": (1, 32),
-    "concurrency": (1, 1000),
-    "pool": (0, 1000),
-    "batch": (1, 32),
-    "visibility_s": (1, 604_800),
-    "grace_s": (0, 3600),
-    "delayed_share": (0, 1),
-    "delay_s": (0, 604_800),
-    "handler_failure_share": (0, 1),
-    "hours": (0.001, 10_000),
-    "fault_gap_s": (0.01, 1e9),
-    "fault_length_s": (0.01, 1e9),
-    "healed_s": (0, 86_400),
-    "quiet_s": (0, 36_000_000),
-}
-"""By field: from, to; what is beyond ends in an error deep within, or not at all."""
-
-
-def check(plan: Plan) -> None:
-    """Raise `ValueError` that names the field and its range for a plan that cannot be played."""
-    given = msgspec.structs.asdict(plan)
-    for field, (least, most) in _LEAST.items():
-        if not least <= given[field] <= most:
-            raise ValueError(f"{field}: must be {least:,g} to {most:,g}, not {given[field]:g}")
-    low, high = plan.handler_s
-    if not 0 <= low <= high <= 86_400:
-        raise ValueError("handler_s: must be from and to, in seconds of 0 to 86,400")
-    if plan.bridges > 1 and (plan.store == "own" or plan.auth or plan.broker != "nats"):
-        raise ValueError("bridges: several share a store elsewhere and a NATS broker, and ask for no keys")
-    if plan.scalers and (plan.pool or plan.scalers < plan.queues or plan.kept > plan.workers):
-        raise ValueError("scalers: each has one queue and each queue one at least; no pools, and kept up to workers")
-    if not 0 <= plan.start_s[0] <= plan.start_s[1] <= 86_400:
-        raise ValueError("start_s: must be from and to, in seconds of 0 to 86,400")
-    if plan.doors and plan.bridges == 1:
-        raise ValueError("doors: only several bridges serve the queues of a store elsewhere")
-    check_kinds(plan.faults)
 
 
 PRESETS: Final[dict[str, Plan]] = {
@@ -198,4 +140,3 @@ PRESETS: Final[dict[str, Plan]] = {
         Plan(name="cluster-elsewhere-broker", store="elsewhere", channel="broker", bridges=3),
     )
 }
-"""Small plans by name; the tests run each with many seeds."""

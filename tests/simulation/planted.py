@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from queuebell.bridge.contract.wire import ListenerHeartbeat
-from queuebell.bridge.core.commands import Announce, Flush, Send
 from queuebell.bridge.core.dispatch import Dispatch
 from queuebell.bridge.core.embedded_queues import EmbeddedQueues
 from queuebell.bridge.core.sessions import Session, SessionQueue
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.bridge.service.bridge import Bridge
+from tests.exploration.mutants import _Swaps
 
 
 class WakesNobody(WakeScheduler):
@@ -19,27 +19,6 @@ class WakesNobody(WakeScheduler):
     def take(self, now: float, number: int) -> list[Any]:
         super().take(now, number)
         return []
-
-
-class ForgetsPuts(WakeScheduler):
-    """O1: a put is neither carried nor marked; only what becomes visible by itself is."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.embedded.__class__ = _MarksNoPut
-
-
-class _MarksNoPut(EmbeddedQueues):
-    def grant(self, now: float, queue: str, count: int) -> None:
-        return None
-
-    def on_commit(self, now: float, queue: str, **how: Any) -> None:
-        dispatch, silent = self._d, _Silent(self._d)
-        self._d = silent if how["put"] else dispatch  # type: ignore[assignment]
-        try:
-            super().on_commit(now, queue, **how)
-        finally:
-            self._d = dispatch
 
 
 class _Silent:
@@ -55,6 +34,25 @@ class _Silent:
         """Forget it."""
 
 
+class _MarksNoPut(EmbeddedQueues):
+    def grant(self, now: float, queue: str, count: int) -> None:
+        return None
+
+    def on_commit(self, now: float, queue: str, **how: Any) -> None:
+        dispatch, silent = self._d, _Silent(self._d)
+        self._d = silent if how["put"] else dispatch  # type: ignore[assignment]
+        try:
+            super().on_commit(now, queue, **how)
+        finally:
+            self._d = dispatch
+
+
+class ForgetsPuts(_Swaps):
+    """O1: a put is neither carried nor marked; only what becomes visible by itself is."""
+
+    part = ("embedded", _MarksNoPut)
+
+
 class SleepsOverPuts(ForgetsPuts):
     """The same, and nobody audits."""
 
@@ -63,18 +61,16 @@ class SleepsOverPuts(ForgetsPuts):
         self.embedded.audit = lambda now: None  # type: ignore[method-assign]
 
 
-class CarriesBeyondCapacity(WakeScheduler):
-    """O7: as much travels with a wake as was put, whatever its listener has room for."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.embedded.__class__ = _CountsNoSlots
-
-
 class _CountsNoSlots(EmbeddedQueues):
     def grant(self, now: float, queue: str, count: int) -> tuple[int, int, float] | None:
         granted = super().grant(now, queue, count)
         return None if granted is None else (granted[0], count, granted[2])
+
+
+class CarriesBeyondCapacity(_Swaps):
+    """O7: as much travels with a wake as was put, whatever its listener has room for."""
+
+    part = ("embedded", _CountsNoSlots)
 
 
 class MergesNothing(WakeScheduler):
@@ -94,15 +90,13 @@ class FlushesWhereNothingWaits(Dispatch):
         session = self.sessions.get(seat.session)
         if session is not None:
             session.flushing = bool(session.unsent)
-        super().fill(seat)
+        super().queue_wake(seat)
 
 
-class TrustsEachFlush(WakeScheduler):
+class TrustsEachFlush(_Swaps):
     """A session whose flush was lost is not flushed at its next heartbeat."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.dispatch.__class__ = FlushesWhereNothingWaits
+    part = ("dispatch", FlushesWhereNothingWaits)
 
     def _heartbeat(self, now: float, session: Session, frame: ListenerHeartbeat) -> None:
         unsent, session.unsent = session.unsent, {}
@@ -112,40 +106,17 @@ class TrustsEachFlush(WakeScheduler):
             session.unsent = {**unsent, **session.unsent}
 
 
+def raises(what: str, error: BaseException) -> None:
+    """Take the place of `swallow`."""
+    raise error
+
+
 class DropsBatches(Bridge):
-    """Whatever raises while commands are carried out takes the rest of them along."""
+    """Whatever raises while commands are carried out takes the rest of them along; it needs `raises`."""
 
     def drive(self, *, later: bool = False) -> None:
-        if self._driving:
-            return
-        self._driving = True
         try:
-            while commands := self.scheduler.commands():
-                for command in commands:
-                    if isinstance(command, Send):
-                        session = self._sessions.live.get(command.session)
-                        if session is not None:
-                            session.outlet.send(command.frame)
-                    elif isinstance(command, Flush):
-                        (self.flushes.later if later else self._flush)(command.session)
-                    elif isinstance(command, Announce):
-                        for hear in self.callbacks.subscribers:
-                            hear(command)
-                    else:
-                        self._perform(command)
-        finally:
-            self._driving = False
-        for fact in self.scheduler.facts():
-            for observer in self.callbacks.observers:
-                observer(fact)
-        self.arm()
-
-    def _flush(self, number: int) -> None:
-        session = self._sessions.live.get(number)
-        if session is None:
-            return
-        if not session.outlet.writable():
-            self.flushes.now(number)
-            return
-        for wake in self.scheduler.take(self.now(), number):
-            session.outlet.send(wake)
+            super().drive(later=later)
+        except Exception:
+            self._commands.clear()
+            raise

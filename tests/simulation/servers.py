@@ -1,15 +1,23 @@
-"""The bridge's process, the store's and the broker's: how each starts, what of it outlives a crash, how it stops."""
+"""The bridge's process, watched, the store's and the broker's: how each starts, what outlives a crash, how it stops."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from queuebell.bridge.contract.cluster import ClusterMessage, Covered, Name
 from queuebell.bridge.contract.errors import Closed
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
+from queuebell.bridge.contract.wire import EmptyReceive, ListenerHeartbeat, UpFrame, Wake
+from queuebell.bridge.core.cluster.coordinator import Coordinator
+from queuebell.bridge.core.commands import Command
+from queuebell.bridge.core.pending_work import PendingWork
 from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.bridge.observe.facts import (
     ActedLate,
     AuditFound,
@@ -32,25 +40,162 @@ from queuebell.bridge.service.channels.brokered import BrokeredSessions
 from queuebell.bridge.triggers.attachment import Attachment
 from queuebell.bridge.triggers.cluster import BrokerClusterLink
 from tests.simulation.access import WatchedFile, WatchedSessions, open_access
-from tests.simulation.broker import BrokerServer, SimulatedBroker
-from tests.simulation.events import Audited, BridgeDown, BridgeUp, SessionMoved, StoreDown, StoreUp
-from tests.simulation.exceptions import Exceptions
+from tests.simulation.faults import Exceptions
 from tests.simulation.process import Process
 from tests.simulation.store_calls import DoorServer, EngineStore, StoreServer
-from tests.simulation.watch import watched
-from tests.simulation.wire import WireServer
-from tests.simulation.workload import capabilities_of
+from tests.simulation.wire import BrokerServer, SimulatedBroker, WireServer
+from tests.simulation.worker import capabilities_of
 from tests.simulation.world import EPOCH
 
 if TYPE_CHECKING:
     import sqlite3
 
+    from tests.simulation.process import Host
     from tests.simulation.world import World
 
-P = ParamSpec("P")
-T = TypeVar("T")
+# Private: `_queues`: the true state, for the checks.
+
+_BORN = (0, False)
+"""How a queue stands that was only heard of."""
+
+
+def watched(world: World, host: Host) -> type[WakeScheduler]:
+    class Watched(world.scheduler):  # type: ignore[name-defined,misc]
+        _told: dict[str, tuple[int, bool]]
+
+        def trigger(
+            self,
+            now: float,
+            event: CloudQueueWorkDetected,
+            bus: str,
+            *,
+            redelivered: bool = False,
+            count: int = 1,
+            shared: bool = False,
+        ) -> None:
+            queue, facts = event.queue, len(self.dispatch.facts)
+            work = self.pending.find(queue)
+            before = 0 if work is None else work.gen
+            super().trigger(now, event, bus, redelivered=redelivered, count=count, shared=shared)
+            work = self.pending.find(queue)
+            assert work is not None
+            # Own queues are marked by their store, and what is due later by its time: both are merged all the same.
+            merged = (
+                bool(event.not_before_ms)
+                or work.own
+                or event.id in self.__dict__.pop("_born_forgiven", ())
+                or any(isinstance(fact, DuplicateDropped) for fact in self.dispatch.facts[facts:])
+            )
+            world.emit("triggered", queue, before, work.gen, merged)
+
+        def frame(self, now: float, number: int, frame: UpFrame) -> None:
+            if isinstance(frame, EmptyReceive):
+                if self.coordinator is None or frame.boot == self.boot:
+                    world.emit("cover_heard", frame.queue, frame.boot, frame.gen)
+            elif isinstance(frame, ListenerHeartbeat):
+                for queue, beat in frame.queues.items():
+                    if beat.covered:
+                        world.emit("cover_heard", queue, self.boot, beat.covered)
+            if world.desk is not None:
+                world.desk.used(number)
+            super().frame(now, number, frame)
+
+        def take(self, now: float, number: int) -> list[Wake]:
+            session = self.sessions.get(number)
+            places = [] if session is None else list(session.queues.values())
+            for place in places:
+                if place.slot is not None and place.slot.messages is not None:
+                    world.holds("carried", len(place.slot.messages), place.capacity)
+            wakes: list[Wake] = super().take(now, number)
+            world.holds("wakes", len(wakes), len(places))
+            if wakes and world.desk is not None:
+                world.desk.used(number)
+            return wakes
+
+        def commands(self) -> list[Command]:
+            told: dict[str, tuple[int, bool]] = self.__dict__.setdefault("_told", {})
+            for queue, work in self.pending.by_queue.items():
+                stands = (work.gen, work.dirty)
+                if told.get(queue, _BORN) != stands:
+                    told[queue] = stands
+                    paid = any(isinstance(fact, SettledByPeer) and fact.queue == queue for fact in self.dispatch.facts)
+                    world.emit("marked", queue, self.boot, work.gen, work.dirty, paid)
+            commands: list[Command] = super().commands()
+            return commands
+
+        def join(self, **about: str | None) -> Coordinator:
+            turns: Coordinator = super().join(**about)
+            _watch_turns(world, host, self.boot, turns, self)
+            return turns
+
+    return Watched
+
+
+def _watch_turns(world: World, host: Host, boot: str, turns: Coordinator, scheduler: Any) -> None:
+    """Hold what a peer's word forgives against the truth: when marks were made, and when receives began."""
+    kernel = world.kernel
+    hear, marked, early = turns.on_message, turns.on_wake_request, turns.already_settled
+    made: dict[str, dict[Name | None, float]] = {}
+    """By queue and name, None for marks that none can be told by: when the newest was made."""
+
+    def told(queue: str, by: Literal["name", "time", "cover"], at: float) -> None:
+        world.emit("forgiven", queue, boot, by, at, world.emptied.get(queue, -math.inf))
+
+    def noted(work: PendingWork, now: float, name: Name | None, *, shared: bool, fresh: bool) -> None:
+        of_queue = made.setdefault(work.queue, {})
+        if name is not None:
+            world.named_at.setdefault((boot, work.queue, name), kernel.now)
+        marked(work, now, name, shared=shared, fresh=fresh)
+        of_queue[name if name in _owed(turns, work.queue)[0] else None] = kernel.now
+
+    def judged(now: float, word: ClusterMessage) -> None:
+        if not isinstance(word, Covered) or word.boot == boot:
+            hear(now, word)
+            return
+        queue = word.queue
+        work = scheduler.pending.find(queue)
+        before, bare = _owed(turns, queue)
+        covered = None if work is None else work.found_empty_at
+        hear(now, word)
+        after, still = _owed(turns, queue)
+        of_queue = made.setdefault(queue, {})
+        for name in sorted(before - after):
+            own = of_queue.pop(name, kernel.now)
+            if name in word.ids:
+                told(queue, "name", world.named_at.get((word.boot, queue, name), math.inf))
+            else:
+                told(queue, "time", own)
+        if bare and not still:
+            told(queue, "time", of_queue.pop(None, kernel.now))
+        if work is not None and work.found_empty_at is not None and work.found_empty_at != covered:
+            told(queue, "cover", host.true(work.found_empty_at))
+
+    def born(now: float, name: Name, queue: str) -> bool:
+        paid = early(now, name, queue)
+        if paid:
+            scheduler.__dict__["_born_forgiven"] = (name[1],)
+            told(queue, "name", min(at for (_, *known), at in world.named_at.items() if known == [queue, name]))
+        return paid
+
+    # Put in the instance's place, for whoever plants a wrong turn brings a class of its own.
+    turns.on_message, turns.on_wake_request, turns.already_settled = judged, noted, born  # type: ignore[method-assign]
+
+
+def _owed(turns: Coordinator, queue: str) -> tuple[set[Name], bool]:
+    """Return the names of the marks that stand, and whether there is one without."""
+    kept = turns._queues.get(queue)
+    return (set(), False) if kept is None else (set(kept.requests.named), kept.requests.unnamed is not None)
+
 
 PREFIX = "queuebell"
+REACHED: dict[type[Fact], str] = {
+    StartMissed: "wake unanswered",
+    OwnerStuck: "owner stuck",
+    HandedBack: "carried messages handed back",
+    AuditFound: "audit found work",
+    DuplicateDropped: "duplicate trigger",
+    ActedLate: "acted for the one before",
+}
 ELSEWHERE = "with another bridge"
 """Why a bridge ends a session whose listener heard the welcome of another one first."""
 
@@ -62,13 +207,11 @@ class Disk:
         self.connection: sqlite3.Connection = open_memory()
 
     def recover(self) -> sqlite3.Connection:
-        """Return the file as a crash left it."""
         if self.connection.in_transaction:
             self.connection.execute("ROLLBACK")
         return self.connection
 
     def close(self) -> None:
-        """Forget the file."""
         self.connection.close()
 
 
@@ -87,7 +230,6 @@ class DiskStore(embedded.MemoryStore):
         )
 
     async def open(self) -> None:
-        """Take the file into use."""
         self._refuse_closed()
         if self._share is not None:
             return
@@ -115,8 +257,6 @@ class DiskStore(embedded.MemoryStore):
 
 
 class BridgeServer:
-    """One bridge, from its start to its end. ``disk`` belongs to its host."""
-
     def __init__(self, world: World, process: Process, disk: Disk) -> None:
         self.boot = f"{process.chance.getrandbits(128):032x}"
         self._world = world
@@ -157,10 +297,8 @@ class BridgeServer:
         self._attachment: Attachment | None = None
         self._sessions: BrokeredSessions
         self._store_server: StoreServer | None = None
-        self._door: DoorServer | None = None
 
     async def run(self) -> None:
-        """Serve until told to stop, then stop in the written order."""
         desk = self._world.desk
         if desk is None:
             await self._serve(None)
@@ -172,7 +310,7 @@ class BridgeServer:
 
     async def _serve(self, access: WatchedFile | None) -> None:
         world, process, bridge, plan = self._world, self._process, self.bridge, self._world.plan
-        world.emit(BridgeUp(world.kernel.now, self.boot))
+        world.emit("bridge", self.boot, True)
         await bridge.start()
         bridge.subscribe(self._exceptions.hear("a subscriber"))
         if plan.store == "own":
@@ -204,21 +342,20 @@ class BridgeServer:
         if plan.store == "own":
             self._store_server = StoreServer(world, process, bridge.store, self.boot, access)
             self._store_server.listen()
-            world.emit(StoreUp(world.kernel.now))
+            world.emit("store", True)
         elif plan.doors:
-            self._door = DoorServer(process, bridge)
+            self._store_server = DoorServer(world, process, bridge)
+            self._store_server.listen()
         await self._stop.wait()
         bridge.drain()
         if self._store_server is not None:
             self._store_server.draining = True
-        if self._door is not None:
-            self._door.draining = True
         await asyncio.sleep(0.01)
         bridge.end_sessions()
         if self._attachment is not None:
             await self._attachment.stop()
             await self._sessions.stop()
-        if self._store_server is not None:
+        if plan.store == "own" and self._store_server is not None:
             self._store_server.refuse()
         try:
             await bridge.stop()
@@ -226,39 +363,27 @@ class BridgeServer:
             pass
 
     def stop(self) -> None:
-        """Ask it to stop."""
         self._stop.set()
 
     def owes(self) -> bool:
-        """Say whether some queue is owed a look."""
         return any(work.dirty for work in self.bridge.scheduler.pending.by_queue.values())
 
     def gone(self) -> None:
-        """Tell that it is gone, however it went."""
         world = self._world
         if world.plan.store == "own":
-            world.emit(StoreDown(world.kernel.now, "its bridge is down"))
-        world.emit(BridgeDown(world.kernel.now, self.boot))
+            world.emit("store", False)
+        world.emit("bridge", self.boot, False)
 
     def _fact(self, fact: Fact) -> None:
         world = self._world
-        if isinstance(fact, StartMissed):
-            world.reached("wake unanswered")
-        elif isinstance(fact, OwnerStuck):
-            world.reached("owner stuck")
-        elif isinstance(fact, HandedBack):
-            world.reached("carried messages handed back")
-        elif isinstance(fact, AuditFound):
-            world.reached("audit found work")
-            world.emit(Audited(world.kernel.now, fact.queue, fact.visible))
-        elif isinstance(fact, DuplicateDropped):
-            world.reached("duplicate trigger")
+        if type(fact) in REACHED:
+            world.reached(REACHED[type(fact)])
+        if isinstance(fact, AuditFound):
+            world.emit("audited", fact.queue, fact.visible)
         elif isinstance(fact, SettledByPeer):
             world.reached(f"mark forgiven by {fact.by}")
         elif isinstance(fact, SessionClosed) and world.plan.bridges > 1 and fact.reason == ELSEWHERE:
-            world.emit(SessionMoved(world.kernel.now, fact.listener))
-        elif isinstance(fact, ActedLate):
-            world.reached("acted for the one before")
+            world.emit("session_moved", fact.listener)
 
 
 class StoreHost:
@@ -283,23 +408,18 @@ class StoreHost:
         """When time alone changes what is visible next, in milliseconds, and somebody will look."""
 
     def close(self) -> None:
-        """Forget what it holds."""
         self._engine.state.connection.close()
 
     async def put(self, queue: str, messages: Sequence[NewMessage]) -> list[PutReceipt]:
-        """As `queuebell.bridge.queues.base.QueueStore.put`."""
         return self._carry_out(self._engine.put, queue, messages, None)
 
     async def receive(self, queue: str, limit: int, visibility_s: float) -> Received:
-        """As `queuebell.bridge.queues.base.QueueStore.receive`."""
         return self._carry_out(self._receive, queue, limit, lease_ms(visibility_s))
 
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
-        """As `queuebell.bridge.queues.base.QueueStore.settle`."""
         return self._carry_out(self._engine.settle, queue, settlement)
 
     async def depth(self, queue: str) -> Depth | None:
-        """As `queuebell.bridge.queues.base.QueueStore.depth`."""
         return self._carry_out(self._depth, queue)
 
     def _depth(self, queue: str) -> Depth | None:
@@ -321,12 +441,12 @@ class StoreHost:
             depth = Depth(depth.visible + depth.invisible, 0)
         return Received(found.messages, depth, found.next_visible_in_ms if able.next_visible else None)
 
-    def _carry_out(self, operation: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    def _carry_out(self, operation: Callable[..., Any], *given: Any) -> Any:
         """Do one call as a commit of its own, report the changed backlogs, and check the time of the next change."""
         world, engine = self._world, self._engine
         engine.state.tick()
         try:
-            return operation(*given, **named)
+            return operation(*given)
         finally:
             engine.state.commit()
             for backlog in engine.state.take_backlogs():
@@ -348,13 +468,11 @@ class StoreHost:
 
 
 async def serve_store(world: World, process: Process, store: StoreHost) -> None:
-    """Answer until the process ends."""
     StoreServer(world, process, store).listen()
-    world.emit(StoreUp(world.kernel.now))
+    world.emit("store", True)
     await asyncio.get_running_loop().create_future()
 
 
 async def serve_broker(world: World, process: Process) -> None:
-    """Carry messages until the process ends."""
     BrokerServer(world, process)
     await asyncio.get_running_loop().create_future()

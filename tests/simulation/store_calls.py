@@ -36,14 +36,12 @@ from queuebell.bridge.queues.base import (
     new_messages,
     refuse_connection,
 )
-from tests.simulation.events import CountBegan, Deleted, ReceiveAnswered, ReceiveBegan, StoreReceived
-from tests.simulation.network import Lost
+from tests.simulation.process import Lost
 
 if TYPE_CHECKING:
     from queuebell.bridge.service.bridge import Bridge
     from tests.simulation.access import WatchedFile
-    from tests.simulation.network import End
-    from tests.simulation.process import Process
+    from tests.simulation.process import End, Process
     from tests.simulation.world import World
 
 CALL_S: Final = 10.0
@@ -75,24 +73,20 @@ class StoreServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def listen(self) -> None:
-        """Answer from now on."""
         self._process.ports[PORT] = self._accept
 
     def refuse(self) -> None:
-        """Do as if there were nobody."""
         self._process.ports.pop(PORT, None)
 
     def _accept(self, end: End) -> None:
         end.hear = lambda request: self._begin(end, request)
 
-    def _begin(self, end: End, request: tuple[str, str, tuple[Any, ...], int, str | None]) -> None:
+    def _begin(self, end: End, request: tuple[str, str, tuple[Any, ...], str | None]) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(end, *request), name=f"store {request[0]}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(
-        self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], call: int, key: str | None
-    ) -> None:
+    async def _serve(self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], key: str | None) -> None:
         trouble, draw = self._world.trouble, self._draw
         if self._access is not None:
             verb = _VERBS[operation]
@@ -101,11 +95,11 @@ class StoreServer:
                 end.send((NotAllowed(refusal, "the key is not known, or does not grant this"), self._boot))
                 end.close()
                 return
-        slow = trouble["slow"]
+        slow = trouble["store_slow"]
         before = slow > 0 and draw() < 0.5
         if before:
             await asyncio.sleep(slow)
-        errors = trouble["errors"]
+        errors = trouble["store_errors"]
         if (errors and draw() < errors) or (self.draining and operation == "put"):
             end.send(StoreUnavailable("the store is in trouble"))
             end.close()
@@ -114,7 +108,7 @@ class StoreServer:
             answer: object = await self._operations[operation](queue, *arguments)
         except StoreError as error:
             answer = error
-        self._tell(operation, queue, answer, call)
+        self._tell(queue, answer)
         if slow > 0 and not before:
             await asyncio.sleep(slow)
         unknown = trouble[f"{operation}_unknown"]
@@ -122,42 +116,28 @@ class StoreServer:
             end.send((answer, self._boot))
         end.close()
 
-    def _tell(self, operation: str, queue: str, answer: object, call: int) -> None:
+    def _tell(self, queue: str, answer: object) -> None:
         world = self._world
         if isinstance(answer, Received):
-            world.emit(StoreReceived(world.kernel.now, queue, call, len(answer.messages)))
+            world.emit("store_received", queue, len(answer.messages))
         elif isinstance(answer, Settling):
             deleted = sum(1 for each in answer.delete if each.ok)
             if deleted:
-                world.emit(Deleted(world.kernel.now, queue, deleted))
+                world.emit("deleted", queue, deleted)
 
 
-class DoorServer:
+class DoorServer(StoreServer):
     """The queue API of one of several bridges: what it is asked it asks the store that all of them share (C8)."""
 
-    def __init__(self, process: Process, bridge: Bridge) -> None:
-        self.draining = False
+    def __init__(self, world: World, process: Process, bridge: Bridge) -> None:
+        super().__init__(world, process, bridge.store)
         self._bridge = bridge
-        self._tasks: set[asyncio.Task[None]] = set()
-        process.ports[PORT] = self._accept
 
-    def _accept(self, end: End) -> None:
-        end.hear = lambda request: self._begin(end, *request)
-
-    def _begin(
-        self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], call: int, key: str | None
-    ) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(end, operation, queue, arguments), name="door")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, end: End, operation: str, queue: str, arguments: tuple[Any, ...]) -> None:
-        store: Any = self._bridge.store
+    async def _serve(self, end: End, operation: str, queue: str, arguments: tuple[Any, ...], key: str | None) -> None:
         try:
             if self.draining:
                 raise StoreUnavailable("the bridge is stopping")
-            operations = {"put": store.put, "receive": store.receive, "settle": store.settle, "depth": store.depth}
-            answer: object = await operations[operation](queue, *arguments)
+            answer: object = await self._operations[operation](queue, *arguments)
         except StoreError as error:
             answer = error
         except Closed:
@@ -187,14 +167,12 @@ class RemoteStore:
         self._closed = False
 
     def fingerprint(self, queue: str) -> str:
-        """Return hex digits that name this queue of this store."""
         where = self._hosts[0] if self._failover is None else self._world.store_host
         return f"{where}/{queue}".encode().hex()[:64]
 
     async def put(
         self, queue: str, bodies: Sequence[Body], *, connection: AsyncConnection | None = None
     ) -> list[PutReceipt]:
-        """Put 1 to 32 messages, all or none."""
         refuse_connection(connection)
         return cast("list[PutReceipt]", await self._call("put", queue, tuple(new_messages(bodies))))
 
@@ -203,12 +181,12 @@ class RemoteStore:
     ) -> Received:
         """Take up to ``limit`` messages; leases are rounded up to whole seconds."""
         world = self._world
-        call = world.next_call()
+        world.receives += 1
         worker, began = self._process.host.name, world.kernel.now
-        world.emit(ReceiveBegan(began, worker, queue, call, limit))
+        world.emit("receive_began", worker, queue, limit)
         outcome, count = "unknown", 0
         try:
-            answer = cast(Received, await self._call("receive", queue, limit, _whole(visibility_s), call=call))
+            answer = cast(Received, await self._call("receive", queue, limit, _whole(visibility_s)))
             count = len(answer.messages)
             outcome = "found" if count else "empty"
             if count < limit or (answer.depth is not None and not answer.depth.visible):
@@ -224,9 +202,7 @@ class RemoteStore:
             raise
         finally:
             if self._process.up:
-                world.emit(
-                    ReceiveAnswered(world.kernel.now, worker, queue, call, began, outcome, count, source or "none")  # type: ignore[arg-type]
-                )
+                world.emit("receive_answered", worker, queue, outcome, count, source or "none")
         return answer
 
     def _left_nothing(self, queue: str, began: float) -> None:
@@ -238,11 +214,11 @@ class RemoteStore:
         return cast(Settling, await self._call("settle", queue, settlement))
 
     async def depth(self, queue: str) -> Depth | None:
-        """Count, as a scaler does."""
         world = self._world
+        world.receives += 1
         began = world.kernel.now
-        world.emit(CountBegan(began, self._process.host.name, queue))
-        found = cast("Depth | None", await self._call("depth", queue, call=world.next_call()))
+        world.emit("count_began", self._process.host.name, queue)
+        found = cast("Depth | None", await self._call("depth", queue))
         if found is None or not found.visible:
             self._left_nothing(queue, began)
         return found
@@ -262,19 +238,18 @@ class RemoteStore:
         await self.close()
 
     async def close(self) -> None:
-        """Take no more calls."""
         self._closed = True
 
-    async def _call(self, operation: str, queue: str, *arguments: object, call: int = 0) -> object:
+    async def _call(self, operation: str, queue: str, *arguments: object) -> object:
         if self._closed:
             raise Closed("the store is closed")
         if self._failover is None:
-            return await self._ask(self._hosts[0], operation, queue, arguments, call)
+            return await self._ask(self._hosts[0], operation, queue, arguments)
         loop = asyncio.get_running_loop()
         told: StoreError | None = None
         for host in self._failover.round(loop.time()):
             try:
-                answer = await self._ask(host, operation, queue, arguments, call)
+                answer = await self._ask(host, operation, queue, arguments)
             except (StoreUnavailable, UnknownOutcome) as error:
                 told = error
                 done = Outcome.UNKNOWN if isinstance(error, UnknownOutcome) else Outcome.NOT_DONE
@@ -288,9 +263,9 @@ class RemoteStore:
                 return answer
         raise told or StoreUnavailable("nobody could be asked")
 
-    async def _ask(self, host: str, operation: str, queue: str, arguments: tuple[object, ...], call: int) -> object:
+    async def _ask(self, host: str, operation: str, queue: str, arguments: tuple[object, ...]) -> object:
         end = self._world.network.open(self._process, host, PORT)
-        end.send((operation, queue, arguments, call, self._credential and self._credential.secret()))
+        end.send((operation, queue, arguments, self._credential and self._credential.secret()))
         try:
             async with asyncio.timeout(CALL_S):
                 answer = await end.receive()
@@ -317,25 +292,18 @@ class RemoteStore:
 class EngineStore(RemoteStore):
     """The store as the bridges in front of it reach it: what a receive is, only a worker's own asking says."""
 
-    def put(  # type: ignore[override]
-        self, queue: str, bodies: Sequence[Body], **_: object
-    ) -> Awaitable[list[PutReceipt]]:
+    def put(self, queue: str, bodies: Sequence[Body], **_: object) -> Awaitable[Any]:
         """As `queuebell.bridge.queues.base.QueueStore.put`; queues of this store need no making."""
-        return _Asked(functools.partial(self._call, "put", queue, tuple(new_messages(bodies))))
+        return _Asked(self._call, "put", queue, tuple(new_messages(bodies)))
 
-    def receive(  # type: ignore[override]
-        self, queue: str, limit: int = 1, visibility_s: float = 30.0, **_: object
-    ) -> Awaitable[Received]:
-        """As `queuebell.bridge.queues.base.QueueStore.receive`."""
-        return _Asked(functools.partial(self._call, "receive", queue, limit, _whole(visibility_s)))
+    def receive(self, queue: str, limit: int = 1, visibility_s: float = 30.0, **_: object) -> Awaitable[Any]:
+        return _Asked(self._call, "receive", queue, limit, _whole(visibility_s))
 
-    def settle(self, queue: str, settlement: Settlement) -> Awaitable[Settling]:  # type: ignore[override]
-        """As `queuebell.bridge.queues.base.QueueStore.settle`."""
-        return _Asked(functools.partial(self._call, "settle", queue, settlement))
+    def settle(self, queue: str, settlement: Settlement) -> Awaitable[Any]:
+        return _Asked(self._call, "settle", queue, settlement)
 
-    def depth(self, queue: str) -> Awaitable[Depth | None]:  # type: ignore[override]
-        """As `queuebell.bridge.queues.base.QueueStore.depth`."""
-        return _Asked(functools.partial(self._call, "depth", queue))
+    def depth(self, queue: str) -> Awaitable[Any]:
+        return _Asked(self._call, "depth", queue)
 
     async def queues(self, *_: object, **__: object) -> list[str]:
         """Return none: it is asked only whether it is there."""
@@ -345,8 +313,8 @@ class EngineStore(RemoteStore):
 class _Asked:
     """A call that is made when it is awaited: that of a bridge which died before is no coroutine that nobody awaits."""
 
-    def __init__(self, call: Callable[[], Awaitable[Any]]) -> None:
-        self._call = call
+    def __init__(self, call: Callable[..., Awaitable[Any]], *given: object) -> None:
+        self._call = functools.partial(call, *given)
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._call().__await__()

@@ -11,49 +11,25 @@ from queuebell.bridge.core.cluster.coordinator import Coordinator
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.bridge.triggers.republishing import Republisher
 from tests.exploration.cluster import mutants
-from tests.simulation.fault import CLUSTER_KINDS, Fault, draw_faults
-from tests.simulation.kernel import Kernel
+from tests.simulation.faults import Fault
 from tests.simulation.plan import PRESETS, Plan
 from tests.simulation.run import run
+from tests.simulation.test_run import broken, chunks, every_seed_holds
 
 CLUSTERS = [name for name in sorted(PRESETS) if PRESETS[name].bridges > 1]
 SIZES = (3, 2, 5)
 DIRECT = PRESETS["cluster-elsewhere-wire"]
-CHUNK = 24
-PROVED = 28
-"""So many seeds by `make test-rest`; the rest are for `make test-long`."""
 
 
-@pytest.mark.parametrize(
-    "seeds",
-    [
-        range(len(CLUSTERS)),
-        *(
-            pytest.param(range(first, first + CHUNK), marks=pytest.mark.long if first >= PROVED else pytest.mark.rest)
-            for first in range(4, 244, CHUNK)
-        ),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("seeds", chunks(len(CLUSTERS), 28, 244, first=4), ids=str)
 def test_every_seed_of_several_bridges_holds(seeds: range) -> None:
     """No run of 2, 3 or 5 bridges loses a message, forgives what was not paid, or breaks another promise."""
-    failed: list[str] = []
-    for seed in seeds:
-        preset = PRESETS[CLUSTERS[seed % len(CLUSTERS)]]
-        plan = msgspec.structs.replace(preset, bridges=SIZES[seed // len(CLUSTERS) % len(SIZES)])
-        outcome = run(plan, seed)
-        failed += [f"{outcome.plan} seed {seed}: {line}" for line in outcome.violations]
-        assert outcome.total["attempted"] == plan.messages * plan.producers
-        assert all(outcome.figures.checked[rule] for rule in ("I1", "I3", "I4", "I7", "I8", "C4", "C5"))
-    assert not failed
 
+    def plan_of(seed: int) -> Plan:
+        size = SIZES[seed // len(CLUSTERS) % len(SIZES)]
+        return msgspec.structs.replace(PRESETS[CLUSTERS[seed % len(CLUSTERS)]], bridges=size)
 
-def test_every_kind_of_fault_of_several_bridges_is_drawn() -> None:
-    """Words lost, repeated and late; a loop that stands still; all but one killed; a bridge cut off alone."""
-    drawn = [fault for seed in range(20) for fault in draw_faults(DIRECT, Kernel(seed).chance("some"))]
-    assert {fault.kind for fault in drawn} >= set(CLUSTER_KINDS)
-    assert {fault.length_s for fault in drawn if fault.kind == "stall"} == {0.9, 3.4, 10.0}
-    assert any(fault.target == "bridge-1>broker" for fault in drawn)
+    every_seed_holds(plan_of, seeds, "I1 I3 I4 I7 I8 C4 C5")
 
 
 def with_turns(wrong: type[Coordinator]) -> type[WakeScheduler]:
@@ -65,11 +41,6 @@ def with_turns(wrong: type[Coordinator]) -> type[WakeScheduler]:
             return taken
 
     return Joined
-
-
-def broken(plan: Plan, seed: int, scheduler: type[WakeScheduler] = WakeScheduler) -> set[str]:
-    """Return the rules that a run breaks."""
-    return {line.split()[0].rstrip(":") for line in run(plan, seed, scheduler=scheduler).violations}
 
 
 DENSE = {"faults": (), "messages": 200, "hours": 40 / 3600, "handler_s": (0.001, 0.01), "producers": 3, "burst": 1}
@@ -104,7 +75,7 @@ def test_w9_what_one_alone_heard_and_tells_nobody_waits_for_a_timer(monkeypatch:
     words_lost = [Fault(0.0, "word_loss", "broker", 1000.0, 1.0)]
 
     def longest(seed: int) -> float:
-        return max(run(plan, seed, words_lost).figures.worst_gap_s.values())
+        return run(plan, seed, words_lost).figures.worst_gap_s
 
     assert longest(0) <= 5.0
     monkeypatch.setattr(Republisher, "republish", lambda *_: None)
@@ -130,7 +101,7 @@ def longest_wait(scheduler: type[WakeScheduler]) -> float:
     """Return how long a message waited at most, calm, with three bridges and one worker."""
     outcome = run(calm(3, workers=1, messages=20, queues=4, hours=90.0 / 3600), 0, [], scheduler=scheduler)
     assert not outcome.violations
-    return max(outcome.figures.worst_gap_s.values())
+    return outcome.figures.worst_gap_s
 
 
 def test_w8_who_waits_for_a_member_without_a_worker_waits_for_nothing() -> None:
@@ -146,7 +117,7 @@ def test_a_rolling_restart_under_load_delays_nobody() -> None:
     for seed in range(2):
         outcome = run(plan, seed, faults)
         assert not outcome.violations
-        assert max(outcome.figures.worst_gap_s.values()) <= 1.0
+        assert outcome.figures.worst_gap_s <= 1.0
 
 
 def test_the_first_in_order_is_killed_and_others_look() -> None:
@@ -156,7 +127,7 @@ def test_the_first_in_order_is_killed_and_others_look() -> None:
     for seed in range(2):
         outcome = run(plan, seed, faults)
         assert not outcome.violations
-        assert max(outcome.figures.worst_gap_s.values()) <= 2.5 + 2.0 + 10.0
+        assert outcome.figures.worst_gap_s <= 2.5 + 2.0 + 10.0
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named", "bare"])
@@ -171,4 +142,4 @@ def test_calm_turns_cost_what_one_bridge_costs(size: int, named: bool) -> None:
     assert figures.triggers == 100
     assert figures.load_receives <= (1.02 if named else 2.0) * 100
     assert figures.words.get("covered", 0) <= (size > 1) * (102 if named else 202)
-    assert max(figures.worst_gap_s.values()) <= WAIT_MOST_S
+    assert figures.worst_gap_s <= WAIT_MOST_S

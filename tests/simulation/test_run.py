@@ -5,18 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from queuebell.bridge.access.access_watch import AccessWatch
 from queuebell.bridge.access.keys import Access, AccessList, Identity
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.service import bridge as service
+from queuebell.bridge.service import sessions
+from queuebell.listeners import listener, pool
+from queuebell.listeners.wake.pool import Share
 from tests.exploration import mutants
 from tests.simulation import recorded, servers
-from tests.simulation.fault import CALL_KINDS, CLUSTER_KINDS, SCALE_KINDS, Fault, draw_faults
-from tests.simulation.kernel import Kernel
-from tests.simulation.outcome import Outcome
+from tests.simulation.faults import KINDS, Fault, draw_faults
 from tests.simulation.plan import PRESETS, Plan
 from tests.simulation.planted import (
     CarriesBeyondCapacity,
@@ -26,20 +29,17 @@ from tests.simulation.planted import (
     SleepsOverPuts,
     TrustsEachFlush,
     WakesNobody,
+    raises,
 )
-from tests.simulation.run import run
+from tests.simulation.process import Kernel
+from tests.simulation.run import Outcome, run
 from tests.support.command import ROOT, environment
 
-SEEDS = 1008
-DEAF = 53
+DEAF = 8
 """Of exceptions alone: a seed whose exceptions meet a batch with the flush of a session."""
-PROVED = 96
-"""So many by `make test-rest`; the rest are for `make test-long`."""
 CHUNK = 24
 PLANS = sorted(name for name, plan in PRESETS.items() if plan.bridges == 1)
-FEW = len(PLANS)
-"""Of all tests, each preset once; the rest are for `make test-rest`."""
-AT_LENGTH = (pytest.mark.rest, pytest.mark.long)
+WITH_KEYS = ("own-wire", "own-broker", "elsewhere-wire", "elsewhere-broker")
 RACES = (
     "killed in a receive",
     "killed in a handler",
@@ -50,55 +50,37 @@ RACES = (
 )
 
 
-@pytest.mark.parametrize(
-    "seeds",
-    [
-        range(FEW),
-        *(
-            pytest.param(range(max(FEW, first), first + CHUNK), marks=AT_LENGTH[first >= PROVED])
-            for first in range(0, SEEDS, CHUNK)
-        ),
-    ],
-    ids=str,
-)
-def test_every_seed_holds(seeds: range) -> None:
-    """No run of a preset breaks a promise or loses a message, whatever its seed brings about."""
+def chunks(few: int, rest: int, every: int, first: int = 0) -> list[Any]:
+    """Return ranges of seeds: a few of all tests, those up to ``rest`` for `make test-rest`, others for `test-long`."""
+    starts = [(max(few, start), min(start + CHUNK, every)) for start in range(first, every, CHUNK)]
+    mark = {True: pytest.mark.rest, False: pytest.mark.long}
+    return [range(few), *(pytest.param(range(*seeds), marks=mark[seeds[0] < rest]) for seeds in starts)]
+
+
+def every_seed_holds(plan_of: Callable[[int], Plan], seeds: range, checked: str) -> None:
+    """No run breaks a promise or loses a message, whatever its seed brings about, and each checks these rules."""
     failed: list[str] = []
     for seed in seeds:
-        plan = PRESETS[PLANS[seed % len(PLANS)]]
+        plan = plan_of(seed)
         outcome = run(plan, seed)
         failed += [f"{outcome.plan} seed {seed}: {line}" for line in outcome.violations]
         # A run that was cut off breaks nothing: it has lasted as long as its plan says, and everything was put.
         assert outcome.virtual_s >= plan.hours * 3600 and outcome.steps >= 1000
         assert outcome.total["attempted"] == plan.messages * plan.producers
-        assert all(outcome.figures.checked[rule] for rule in ("I1", "I4", "I5", "I7"))
+        assert all(outcome.figures.checked[rule] for rule in checked.split())
     assert not failed
 
 
-WITH_KEYS = ("own-wire", "own-broker", "elsewhere-wire", "elsewhere-broker")
+@pytest.mark.parametrize("seeds", chunks(len(PLANS), 96, 1008), ids=str)
+def test_every_seed_holds(seeds: range) -> None:
+    every_seed_holds(lambda seed: PRESETS[PLANS[seed % len(PLANS)]], seeds, "I1 I4 I5 I7")
 
 
-@pytest.mark.parametrize(
-    "seeds",
-    [
-        range(len(WITH_KEYS)),
-        *(
-            pytest.param(range(first, first + CHUNK), marks=AT_LENGTH[first >= PROVED // 4])
-            for first in range(4, 196, CHUNK)
-        ),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("seeds", chunks(len(WITH_KEYS), 24, 196, first=4), ids=str)
 def test_every_seed_holds_with_authentication(seeds: range) -> None:
     """The same where everybody has a key, which is revoked, replaced and ends, and the access file breaks."""
-    failed: list[str] = []
-    for seed in seeds:
-        plan = msgspec.structs.replace(PRESETS[WITH_KEYS[seed % len(WITH_KEYS)]], auth=True)
-        outcome = run(plan, seed)
-        failed += [f"{outcome.plan} seed {seed}: {line}" for line in outcome.violations]
-        assert outcome.total["attempted"] == plan.messages * plan.producers
-        assert all(outcome.figures.checked[rule] for rule in ("I1", "I4", "I5", "I7", "K2"))
-    assert not failed
+    plans = [replace(PRESETS[name], auth=True) for name in WITH_KEYS]
+    every_seed_holds(lambda seed: plans[seed % len(plans)], seeds, "I1 I4 I5 I7 K2")
 
 
 def caches_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +125,7 @@ def test_planted_faults_of_access_are_found(
     monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], preset: str, kind: str, rule: str
 ) -> None:
     """A key that is remembered, a session that outlives it, a broken file that is believed: each is seen."""
-    plan = msgspec.structs.replace(PRESETS[preset], auth=True, faults=(kind,), messages=60)
+    plan = replace(PRESETS[preset], auth=True, faults=(kind,), messages=60)
     assert not broken(plan, 1)
     plant(monkeypatch)
     assert any(rule in broken(plan, seed) for seed in range(1, 5))
@@ -151,9 +133,7 @@ def test_planted_faults_of_access_are_found(
 
 def test_the_races_are_reached() -> None:
     """Kills come in the middle of a receive, a handler, a settlement, a put, and between a put and its publication."""
-    plan = msgspec.structs.replace(
-        PRESETS["elsewhere-wire"], faults=("crash", "killed_before_publish"), fault_gap_s=6.0, messages=60
-    )
+    plan = replace(PRESETS["elsewhere-wire"], faults=("crash", "killed_before_publish"), fault_gap_s=6.0, messages=60)
     left = set(RACES)
     for seed in range(20):
         left -= run(plan, seed).coverage.keys()
@@ -164,7 +144,6 @@ def test_the_races_are_reached() -> None:
 
 @pytest.mark.parametrize("hash_seed", ["0", "4711"])
 def test_hash_seeds_change_nothing(hash_seed: str) -> None:
-    """The order of sets and of memory addresses has no say in a run."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation.recorded"],
         capture_output=True,
@@ -178,19 +157,19 @@ def test_hash_seeds_change_nothing(hash_seed: str) -> None:
 
 
 def test_every_kind_of_fault_is_drawn() -> None:
-    """A few seeds of the two plans over a broker draw every kind of fault there is."""
-    seen = set()
-    for name in ("own-broker", "elsewhere-broker"):
-        plan = msgspec.structs.replace(PRESETS[name], auth=True)
-        for seed in range(12):
-            drawn = draw_faults(plan, Kernel(seed).chance("some"))
-            seen |= {fault.kind for fault in drawn}
-    assert seen == set(PRESETS["elsewhere-broker"].faults) - {*CLUSTER_KINDS, *SCALE_KINDS}
+    """A few seeds draw each, some only with keys, several bridges or scalers, and cut off whom they should."""
+    brokered = {"auth": True}, {"scalers": 1}
+    plans = [replace(PRESETS[name], **more) for name in ("own-broker", "elsewhere-broker") for more in brokered]
+    plans.append(PRESETS["cluster-elsewhere-wire"])
+    drawn = [fault for plan in plans for seed in range(20) for fault in draw_faults(plan, Kernel(seed).chance("some"))]
+    assert {fault.kind for fault in drawn} == set(KINDS)
+    assert {fault.length_s for fault in drawn if fault.kind == "stall"} == {0.9, 3.4, 10.0}
+    assert {fault.target for fault in drawn} >= {"bridge-1>broker", "scaler-0", "worker-0", "producer-0", "store"}
 
 
 def broken(plan: Plan, seed: int, scheduler: type[WakeScheduler] = WakeScheduler) -> set[str]:
     """Return what a run with these rules of the bridge breaks."""
-    return {line.split()[0].rstrip(":") for line in run(plan, seed, scheduler=scheduler).violations}
+    return run(plan, seed, scheduler=scheduler).broken
 
 
 @pytest.mark.parametrize(
@@ -209,7 +188,7 @@ def test_planted_faults_are_found(
     scheduler: type[WakeScheduler], preset: str, changes: dict[str, object], rule: str
 ) -> None:
     """A mark dropped, a cover believed blindly, a wake never sent, a put slept over, a flood: a few runs see each."""
-    plan = msgspec.structs.replace(PRESETS[preset], messages=60, **changes)
+    plan = replace(PRESETS[preset], messages=60, **changes)
     seed = next(seed for seed in range(8) if rule in broken(plan, seed, scheduler))
     assert not broken(plan, seed)
 
@@ -217,7 +196,7 @@ def test_planted_faults_are_found(
 @pytest.mark.parametrize("preset", ["own-wire", "own-broker", "elsewhere-wire", "elsewhere-broker"])
 def test_a_restart_in_calm_is_judged(preset: str) -> None:
     """I6 is put to the test in a run that restarts its bridge, and holds; over a broker sessions go on, each once."""
-    plan = msgspec.structs.replace(PRESETS[preset], quiet_s=10.0, quiet_restart=True)
+    plan = replace(PRESETS[preset], quiet_s=10.0, quiet_restart=True)
     for seed in (5, 6, 7):
         outcome = run(plan, seed)
         assert outcome.violations == [] and outcome.figures.checked["I6"] == 1
@@ -225,7 +204,7 @@ def test_a_restart_in_calm_is_judged(preset: str) -> None:
 
 def test_forgotten_leases_are_lost() -> None:
     """A worker dies with messages in hand; where no store tells of them, only the bridge's timer has somebody look."""
-    plan = msgspec.structs.replace(
+    plan = replace(
         PRESETS["elsewhere-wire"],
         next_visible=False,
         sweep=False,
@@ -240,21 +219,10 @@ def test_forgotten_leases_are_lost() -> None:
     assert run(plan, seed, faults).ok
 
 
-def test_without_bridge_and_clocks_work_is_lost() -> None:
-    """With a dead wake, no sweep and no dead-man timer messages are lost, and the run says which."""
-    plan = msgspec.structs.replace(
-        PRESETS["elsewhere-wire"], sweep=False, deadman=False, faults=("trigger_dropped",), healed_s=100.0
-    )
-    faults = [Fault(0.0, "trigger_dropped", "bridge", 300.0, 1.0)]
-    outcome = run(plan, 0, faults)
-    assert outcome.total["lost"] > 0
-    assert any(line.startswith("lost") for line in outcome.violations)
-
-
 def test_quiet_hours_cost_what_is_promised() -> None:
     """An empty own queue sees no receive in an hour; one elsewhere its sweeps, and at most 67."""
     for name, most in (("own-wire", 0), ("elsewhere-wire", 67)):
-        plan = msgspec.structs.replace(PRESETS[name], hours=60 / 3600, faults=(), quiet_s=3600.0)
+        plan = replace(PRESETS[name], hours=60 / 3600, faults=(), quiet_s=3600.0)
         outcome: Outcome = run(plan, 1)
         assert outcome.ok, outcome.violations
         assert outcome.receives_per_hour_empty is not None
@@ -264,11 +232,13 @@ def test_quiet_hours_cost_what_is_promised() -> None:
 
 def test_a_bridge_that_drops_a_batch_for_one_exception_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the exception that nobody took, and by the session that is deaf after it; the bridge as it is keeps I1."""
-    plan = msgspec.structs.replace(PRESETS["own-wire"], faults=CALL_KINDS)
+    plan = replace(PRESETS["own-wire"], faults=("exception",))
     sound = run(plan, DEAF)
     assert sound.ok
     assert {"exception in Outlet.writable", "exception in an observer"} <= sound.coverage.keys()
     monkeypatch.setattr(servers, "Bridge", DropsBatches)
+    for module in (service, sessions):
+        monkeypatch.setattr(module, "swallow", raises)
     found = run(plan, DEAF, scheduler=TrustsEachFlush)
     assert any(line.startswith("I1 ") for line in found.violations)
     assert any("is broken" in line for line in found.violations)
@@ -287,7 +257,53 @@ def test_a_bridge_that_drops_a_batch_for_one_exception_is_caught(monkeypatch: py
 )
 def test_exceptions_at_any_call_lose_nothing(name: str, changes: dict[str, object]) -> None:
     """Of a bridge, a worker and a scaler, of one bridge and of several; nothing is deaf or stuck after them."""
-    plan = msgspec.structs.replace(PRESETS[name], faults=CALL_KINDS, **changes)
+    plan = replace(PRESETS[name], faults=("exception",), **changes)
     outcome = run(plan, 3)
     assert outcome.violations == []
     assert any(each.startswith("exception in ") for each in outcome.coverage)
+
+
+FAVOURED, QUIET = Share(weight=4), {"quiet_s": 600.0, "quiet_restart": True}
+POOLS: list[tuple[str, dict[str, Any]]] = [
+    ("own-wire", {"queues": 3, "pool": 4, "shares": (FAVOURED, Share(), Share(priority=1, reserved=1)), **QUIET}),
+    ("own-broker", {"queues": 2, "pool": 1, "shares": (FAVOURED,)}),
+    ("elsewhere-broker", {"queues": 3, "pool": 2, "shares": (FAVOURED, Share(), Share(priority=1)), **QUIET}),
+    ("elsewhere-mostly-crashes", {"queues": 2, "workers": 2, "pool": 1}),
+    (
+        "elsewhere-vague",
+        {
+            "queues": 4,
+            "workers": 2,
+            "pool": 3,
+            "shares": (Share(limit=1), Share(reserved=1)),
+            "handler_s": (0.01, 20.0),
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize("seeds", chunks(len(POOLS), 30, 120), ids=str)
+def test_every_seed_of_pools_holds(seeds: range) -> None:
+    """No slot is used twice, and quiet queues cost nothing."""
+    plans = [replace(PRESETS[name], **{"messages": 40, "burst": 8, **pool}) for name, pool in POOLS]
+    every_seed_holds(lambda seed: plans[seed % len(plans)], seeds, "I1 I4 I5 I7")
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "wrong", "rule"),
+    [
+        (listener, "Controller", mutants.KeepsRoomToItself, "I1"),
+        (listener, "Controller", mutants.OwesAndDoesNotAsk, "I1"),
+        (pool, "Sharing", mutants.GrantsTwice, "I5"),
+    ],
+)
+def test_planted_faults_of_pools_are_found(
+    monkeypatch: pytest.MonkeyPatch, where: Any, name: str, wrong: type, rule: str
+) -> None:
+    narrow = replace(
+        PRESETS["own-wire"], queues=2, workers=1, messages=14, hours=100 / 3600, handler_s=(3.0, 9.0), pool=2,
+        faults=(), delayed_share=0.0, handler_failure_share=0.0, healed_s=400.0,
+    )  # fmt: skip
+    assert not broken(narrow, 1)
+    monkeypatch.setattr(where, name, wrong)
+    assert any(rule in broken(narrow, seed) for seed in range(16))

@@ -52,8 +52,6 @@ class Network:
 
 
 class Pipe(asyncio.Transport):
-    """One end of a connection."""
-
     peer: Pipe
 
     def __init__(self, network: Network, protocol: asyncio.Protocol) -> None:
@@ -108,15 +106,6 @@ class Pipe(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def can_write_eof(self) -> bool:
-        return False
 
 
 async def play(seed: int) -> Counter[str]:

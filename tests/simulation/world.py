@@ -8,17 +8,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
-from tests.simulation.events import BecameInvisible, BecameVisible, Event, ProcessDown, ProcessUp
-from tests.simulation.exceptions import knob
-from tests.simulation.kernel import Kernel
-from tests.simulation.network import Network
-from tests.simulation.process import Host, Process
-from tests.simulation.trouble import Trouble
+from tests.simulation.faults import Trouble, knob
+from tests.simulation.process import Host, Kernel, Network, Process
 
 if TYPE_CHECKING:
     from tests.simulation.access import Desk
     from tests.simulation.plan import Plan
-    from tests.simulation.workload import Workload
+    from tests.simulation.worker import Workload
 
 DRIFT: Final = 0.0005
 """By how much a clock may be faster or slower than true time where several bridges compare what theirs say."""
@@ -29,7 +25,7 @@ EPOCH: Final = 1_790_000_000.0
 class World:
     """Everything that processes share, and nothing that they may look at but the network and their own clock."""
 
-    def __init__(self, plan: Plan, seed: int, hear: Callable[[Event], None], scheduler: type[WakeScheduler]) -> None:
+    def __init__(self, plan: Plan, seed: int, hear: Callable[..., None], scheduler: type[WakeScheduler]) -> None:
         self.plan = plan
         self.kernel = Kernel(seed)
         self.network = Network(self.kernel)
@@ -67,8 +63,8 @@ class World:
         if not plan.scalers:
             for name in plan.worker_names:
                 self._host(name, "worker", chance)
-        for number in range(plan.producers):
-            self._host(f"producer-{number}", "producer", chance)
+        for name in plan.producer_names:
+            self._host(name, "producer", chance)
         self.scaled = {name: plan.worker_names[number :: plan.scalers] for number, name in enumerate(plan.scaler_names)}
         """By scaler: the hosts that it starts its workers on."""
         self.of_scalers = {host for hosts in self.scaled.values() for host in hosts}
@@ -90,16 +86,14 @@ class World:
 
     @property
     def store_host(self) -> str:
-        """Where the messages wait."""
         return "store" if self.plan.store == "elsewhere" else "bridge"
 
-    def emit(self, event: Event) -> None:
-        """Have an event heard, unless the run is over."""
+    def emit(self, what: str, *fields: object) -> None:
+        """Have an event heard, one of the methods of `Checks`, unless the run is over."""
         if not self.kernel.over:
-            self._hear(event)
+            self._hear(self.kernel.now, what, *fields)
 
     def reached(self, situation: str) -> None:
-        """Count that a run got into a situation worth reaching."""
         if not self.kernel.over:
             self.coverage[situation] += 1
 
@@ -133,21 +127,12 @@ class World:
         """Say whether the store asks ``host`` for no key, or for one that lets it take from a queue."""
         return self.desk is None or self.plan.store != "own" or self.desk.may_take(host, queue)
 
-    def next_call(self) -> int:
-        """Return a number for a receive that no other has."""
-        self.receives += 1
-        return self.receives
-
-    # -- the truth about the store ------------------------------------------------------------------------------------
-
     def level(self, queue: str, visible: int) -> None:
-        """So many messages can be received now."""
         before = self._levels.get(queue, 0)
         self._level_versions[queue] = self._level_versions.get(queue, 0) + 1
         if visible != before:
             self._levels[queue] = visible
-            kind = BecameVisible if visible > before else BecameInvisible
-            self.emit(kind(self.kernel.now, queue, visible))
+            self.emit("level", queue, visible)
 
     def level_rises(self, queue: str, after_s: float) -> None:
         """One message more at least can be received in ``after_s``, unless another level is told before."""
@@ -158,14 +143,10 @@ class World:
             self.level(queue, self._levels.get(queue, 0) + 1)
 
     def visible(self) -> int:
-        """Return how many messages can be received, all queues together."""
         return sum(self._levels.values())
 
-    # -- processes ----------------------------------------------------------------------------------------------------
-
     def began(self, process: Process) -> None:
-        """Tell that a process runs."""
-        self.emit(ProcessUp(self.kernel.now, process.host.name, process.host.role))
+        self.emit("process_up", process.host.name, process.host.role)
 
     def ended(self, process: Process, why: str, *, silent: bool = False) -> None:
         """Take a process out of the world: it never runs again, and its connections break, or stay half-open."""
@@ -174,4 +155,4 @@ class World:
         process.die()
         self.network.died(process, silent=silent)
         self.buried.append(process)
-        self.emit(ProcessDown(self.kernel.now, process.host.name, process.host.role, why))
+        self.emit("process_down", process.host.name, process.host.role, why)

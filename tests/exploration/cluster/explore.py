@@ -12,7 +12,7 @@ from tests.exploration.cluster import world as world_of_two
 from tests.exploration.cluster.key import key
 from tests.exploration.cluster.plan import Plan
 from tests.exploration.cluster.world import FAIR, FAULTS, UNFAIR, World
-from tests.exploration.options import Step
+from tests.exploration.plan import Step
 from tests.exploration.world import load
 
 ROOMS = (capacity, wake_requests, coordinator, world_of_two)
@@ -22,7 +22,6 @@ CONSTANTS = {"FULL_AGAIN": 1, "REPORT_EVERY_S": 0.125, "FULL_FOR_S": 0.125, "MER
 
 @contextlib.contextmanager
 def constants(plan: Plan) -> Iterator[None]:
-    """Have some constants of the rules with other values meanwhile."""
     values = {**CONSTANTS, **plan.constants}
     kept = [(room, name, getattr(room, name)) for room in ROOMS for name in values if hasattr(room, name)]
     try:
@@ -38,20 +37,20 @@ WEIGHTS = {"put": 0.2, "put later": 0.2, "come late": 0.2, "drop": 3.0, "late": 
 """How likely a walk takes a step, where others count 1 and faults 0.3."""
 
 
-def walk(plan: Plan, seeds: range, steps: int = 40) -> tuple[str | None, int]:
-    """Tell stories by chance, with a calm end, up to the first in which a message is left; return it, and how many."""
+def walk(plan: Plan, seeds: int, steps: int = 40) -> str | None:
+    """Tell stories by chance, with a calm end, up to the first in which a message is left."""
     with constants(plan):
         beginning = World(plan).fork()
-        for number, seed in enumerate(seeds, 1):
+        for seed in range(seeds):
             world = load(beginning)
             _chaos(world, random.Random(f"{plan.name}/{seed}"), steps)
             _calm(world)
             if _left(world):
-                return f"seed {seed} leaves a message", number
-    return None, len(seeds)
+                return f"seed {seed} leaves a message"
+    return None
 
 
-def play(plan: Plan, story: Sequence[Step]) -> str | None:
+def play(story: Sequence[Step], plan: Plan) -> str | None:
     """Tell a story by hand, with a calm end; say whether a message is left."""
     with constants(plan):
         world = World(plan)
@@ -91,12 +90,10 @@ class Exploration(explore.Exploration):
     unfair = UNFAIR
 
     def begin(self) -> World:
-        """Return the world at its beginning."""
         return World(self.plan)
 
     @staticmethod
     def name(world: World) -> Hashable:
-        """Return what makes this moment what it is."""
         return key(world)
 
     def run(self) -> explore.Explored:

@@ -51,11 +51,9 @@ class _BridgeKeys(Keys):
         return None if kept is None else kept.requests
 
     def _time(self, at: float | None) -> None:
-        """Take a moment of this bridge's clock."""
         super()._time(None if at is None else max(self._world._real(self._place, at), self._now + OLD_S))
 
     def _moment(self, at: float | None) -> None:
-        """Take a moment that is only compared with marks."""
         self._out.append(None if at is None else round(max(at, self._floor) - self._now, 3))
 
     def _since(self, at: float, least: float) -> None:
@@ -136,19 +134,17 @@ class _BridgeKeys(Keys):
                 self._out.append(name in self._bell._duplicates._seen)
 
     def _names(self) -> list[tuple[str, str]]:
-        """Return the names of which this bridge may still hear a first mark."""
         coming = [
             event for event in self._world.links[ANYWHERE, self._place] if isinstance(event, CloudQueueWorkDetected)
         ]
         names = {(event.source, event.id) for event in coming if event.source and event.id}
-        source = "producer" if self._world.named else "bridge"
+        source = "producer" if self._world.plan.named else "bridge"
         names |= {(source, f"{m.number}") for m in self._world.messages if m.state == "unborn"}
         names |= {(source, f"{m.number - 1}") for m in self._world.messages if m.state == "unborn" and m.delay_s}
         return sorted(names)
 
 
 def key(world: World) -> Hashable:
-    """Return what makes this moment what it is."""
     now = world.now
     marks = [
         moment
@@ -168,7 +164,7 @@ def key(world: World) -> Hashable:
     )
     parts.append(
         tuple(
-            (w.alive, w.home, w.session, w.owed, w.holds, w.room, w.receive and (w.receive.read, w.receive.found))
+            (w.alive, w.home, w.session, w.owed, w.holds, w.room, w.receive and (w.receive.found,))
             for w in world.workers
         )
     )

@@ -129,9 +129,7 @@ class OrdersWhoLeaves(_Planted):
 
 
 class _Trusting(Members):
-    def bridges_ahead(
-        self, queue: str, now: float, store: str | None = None, *, ready: bool = True, starts: bool = False
-    ) -> int:
+    def bridges_ahead(self, queue: str, now: float, *store: Any, ready: bool = True, **starts: bool) -> int:
         if self.alone(now):
             return 0
         mine = rank(queue, self.boot) if ready and not self.leaving else -1
@@ -140,7 +138,7 @@ class _Trusting(Members):
             for peer in self.peers.values()
             if queue not in peer.abilities and not peer.member.leaving
         )
-        return super().bridges_ahead(queue, now, store, ready=ready, starts=starts) + unknown
+        return super().bridges_ahead(queue, now, *store, ready=ready, **starts) + unknown
 
 
 class TakesUnknownForAble(_Planted):
@@ -185,19 +183,15 @@ class NamesWhatCameAfter(NoLook):
 class BeganWhenItCame(Coordinator):
     """W13: a receive is taken to have begun when its cover came."""
 
-    def on_empty_receive(
-        self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None
-    ) -> None:
+    def on_empty_receive(self, work: PendingWork, now: float, gen: int, after_s: float, *rest: Any) -> None:
         learned = self._queue(work.queue).requests.known_since(gen)
         late = 0.0 if learned is None else self.at(now) - learned
-        super().on_empty_receive(work, now, gen, late, next_visible_s)
+        super().on_empty_receive(work, now, gen, late, *rest)
 
 
 class _AnyStore(Members):
-    def bridges_ahead(
-        self, queue: str, now: float, store: str | None = None, *, ready: bool = True, starts: bool = False
-    ) -> int:
-        return super().bridges_ahead(queue, now, None, ready=ready, starts=starts)
+    def bridges_ahead(self, queue: str, now: float, store: str | None = None, **how: bool) -> int:
+        return super().bridges_ahead(queue, now, None, **how)
 
 
 class MixesStores(_Planted):
@@ -221,11 +215,9 @@ class NamesTheDue(Coordinator):
 class TellsWhenSettled(Coordinator):
     """W16: `covered` is told where the newest generation is covered alone."""
 
-    def on_empty_receive(
-        self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None
-    ) -> None:
+    def on_empty_receive(self, work: PendingWork, now: float, gen: int, *rest: Any) -> None:
         if gen >= work.gen:
-            super().on_empty_receive(work, now, gen, after_s, next_visible_s)
+            super().on_empty_receive(work, now, gen, *rest)
 
 
 class _Only:

@@ -6,11 +6,10 @@ import os
 
 import pytest
 
-from tests.exploration.cluster.configurations import BIGGER, DEEP, EXPLORED, quick
 from tests.exploration.cluster.explore import Exploration
 from tests.exploration.cluster.mutants import Believes
-from tests.exploration.cluster.plan import Plan
-from tests.exploration.walk import Failure
+from tests.exploration.cluster.plan import BIGGER, DEEP, EXPLORED, Plan, quick
+from tests.exploration.explore import Failure
 
 DEEP_STATES = int(os.environ.get("QUEUEBELL_PROVE_STATES", "50000"))
 

@@ -25,6 +25,7 @@ from queuebell.listeners.wake.table import (
 )
 from queuebell.listeners.wake.timers import DeadMan, Periods, Recheck
 from queuebell.listeners.work.retry_until import PAUSE_CAP_S, PAUSE_FIRST_S, Patience
+from tests.exploration import mutants
 from tests.listeners.wake.world import BOOT, Broken, Limits, explore
 
 OTHER = "c" * 32
@@ -59,15 +60,6 @@ def test_no_order_of_events_loses_a_wake(limits: Limits) -> None:
 
 
 # Mutants ------------------------------------------------------------------------------------------------------------
-class SnapshotAfterwards(Controller):
-    """V2: the snapshot is taken when the answer comes, not before the receive begins."""
-
-    def _on_received(self, now: float, rid: int, *answer: Any) -> None:
-        old = self.receives[rid]
-        self.receives[rid] = Receive(self.epoch, self.boot, self.gen, old.began_at, old.limit, old.source, old.confirms)
-        super()._on_received(now, rid, *answer)
-
-
 class FlagCleared(Controller):
     """V2, the other half: an empty answer clears whatever is owed."""
 
@@ -75,41 +67,6 @@ class FlagCleared(Controller):
         super()._on_received(now, rid, n, *answer)
         if n == 0:
             self.covered = self.epoch
-
-
-class StartedOnReceipt(Controller):
-    """V8: `started` is said when the wake arrives."""
-
-    def _on_wake(self, now: float, boot: str | None, gen: int, *rest: Any) -> None:
-        if boot is not None:
-            self._out.append(SendStarted(boot, gen))
-        super()._on_wake(now, boot, gen, *rest)
-        self._started_pending = False
-
-
-class HandlersInTheDrain(Controller):
-    """V10: a drain lasts until the handlers of what it took have ended."""
-
-    @property
-    def checking(self) -> bool:
-        return super().checking or self.free < self.capacity
-
-
-class SharedReceive(Controller):
-    """V18: a wake joins the receive that is in flight already."""
-
-    def _request_check(self, reason: str) -> None:
-        super()._request_check(reason)
-        for rid, r in self.receives.items():
-            self.receives[rid] = Receive(self.epoch, self.boot, self.gen, r.began_at, r.limit, r.source, r.confirms)
-
-
-class DeafWhileBusy(Controller):
-    """V6, listener's side: a wake is dropped while receives are in flight."""
-
-    def _on_wake(self, now: float, *wake: Any) -> None:
-        if not self.receives:
-            super()._on_wake(now, *wake)
 
 
 class CoverWithoutSnapshot(Controller):
@@ -129,13 +86,6 @@ class ForgetsAfterErrors(Controller):
         if not self.receives:
             self.covered = self.epoch
             self.timers.cancel()
-
-
-class ForgetsUnknownReceives(Controller):
-    """V13, listener's side: a receive of unknown outcome leaves no lease behind."""
-
-    def _on_failed(self, now: float, rid: int, back_at: float | None) -> None:
-        super()._on_failed(now, rid, None)
 
 
 class ForgetsToSayMore(Controller):
@@ -168,15 +118,15 @@ class BlockedIsEmpty(Controller):
 
 
 MUTANTS: list[tuple[type[Controller], Limits]] = [
-    (SnapshotAfterwards, Limits(failures=0)),
+    (mutants.SnapshotAfter, Limits(failures=0)),
     (FlagCleared, Limits(failures=0)),
-    (StartedOnReceipt, Limits(failures=0)),
-    (HandlersInTheDrain, Limits(failures=0, batch=1)),
-    (SharedReceive, Limits(failures=0)),
-    (DeafWhileBusy, Limits(failures=0)),
+    (mutants.StartedOnReceipt, Limits(failures=0)),
+    (mutants.HandlersInTheDrain, Limits(failures=0, batch=1)),
+    (mutants.SharedReceive, Limits(failures=0)),
+    (mutants.DropsWhileBusy, Limits(failures=0)),
     (CoverWithoutSnapshot, Limits(failures=0, capacity=2, batch=1)),
     (ForgetsAfterErrors, Limits()),
-    (ForgetsUnknownReceives, Limits()),
+    (mutants.ForgetsUnknown, Limits()),
     (ForgetsToSayMore, Limits(failures=0, capacity=1, batch=1)),
     (ForgetsToSayRoom, Limits(failures=0, capacity=1, batch=1)),
     (OneEmptyIsEnough, Limits(failures=0, complete=False, depth=False)),

@@ -1,18 +1,17 @@
-"""What a queue that stays empty costs, with stores that are slow, broken or left to listeners that stop (I2)."""
+"""Small worlds whose frames and calls take time: what an empty queue costs (I2), when it is swept, who gives way."""
 
 from __future__ import annotations
 
 import msgspec
 
 from queuebell.bridge.contract.backoff import RandomExponential
-from queuebell.bridge.contract.wire import Started
+from queuebell.bridge.contract.wire import More, Started
 from queuebell.bridge.core.settings import Periods
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.listeners.session.session import Liveness
 from queuebell.listeners.wake.controller import Controller
 from queuebell.listeners.wake.timers import DeadMan
-from tests.exploration.options import Step
-from tests.exploration.plan import Plan
+from tests.exploration.plan import Plan, Step, Violation, planned
 from tests.exploration.store import TICK_S
 from tests.exploration.world import World
 
@@ -45,7 +44,6 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     triggers: tuple[float, ...] = (0.0,)
     """When triggers come that no message stands behind."""
     loses_started: int = 0
-    """How many `started` are lost."""
     stops: int = 0
     """How many listeners are asked to stop in the middle of the last trigger's receive."""
     controller: type[Controller] = TriesLikeTheShell
@@ -54,9 +52,9 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
 
 def receives(story: Story) -> list[float]:
     """Return when receives began, in seconds from the first trigger, until an hour after the last failure."""
-    plan = Plan(
+    plan = planned(
         name=story.name, listeners=story.listeners, messages=0, capacity=story.capacity, hints=story.hints,
-        errors=10**6, lost_frames=story.loses_started, stops=story.stops, controller=story.controller,
+        error=10**6, lose_up=story.loses_started, stop=story.stops, controller=story.controller,
         scheduler=story.scheduler, liveness=Liveness, deadman=DeadMan, periods=Periods(sweep_s=60.0),
     )  # fmt: skip
     play = _Play(World(plan), story)
@@ -81,14 +79,15 @@ class _Play:
         self.began = world.now
         self.fails = False
         self.seen: list[float] = []
+        self.back = self.forward = 0
+        """How often a dead-man deadline moved back, and on."""
+        self._deadlines: dict[tuple[int, str], float] = {}
         world.calm = True
 
     def begins(self) -> None:
-        """Count from here."""
         self.began, self.fails, self.seen = self.world.now, True, []
 
     def until(self, end: float) -> None:
-        """Play until a moment."""
         world = self.world
         while world.now < end:
             # Each round what is on its way now arrives, unless something that arrived before has made it vain.
@@ -116,7 +115,7 @@ class _Play:
         if at > world.now:
             count = world.receives
             world.pass_time(at - world.now)
-            self.seen += [world.now - self.began] * (world.receives - count)
+            self._look(count)
         for request in due:
             if request.began_at + story.receive_s <= world.now + TICK_S and request in world.requests:
                 if self.fails and world.now < self.began + story.fails_s:
@@ -128,7 +127,19 @@ class _Play:
     def _do(self, step: Step) -> None:
         count = self.world.receives
         self.world.do(step)
-        self.seen += [self.world.now - self.began] * (self.world.receives - count)
+        self._look(count)
+
+    def _look(self, before: int) -> None:
+        world = self.world
+        self.seen += [world.now - self.began] * (world.receives - before)
+        for node in world.nodes:
+            for queue, controller in node.controllers.items():
+                if controller.deadman is not None:
+                    at = controller.deadman.deadline()
+                    known = self._deadlines.get((node.number, queue), at)
+                    self.back += at < known
+                    self.forward += at > known
+                    self._deadlines[node.number, queue] = at
 
 
 STORIES = (
@@ -147,3 +158,57 @@ STORIES = (
 )
 GOES_ROUND = Story(name="a stop, a slow store and a trigger", stops=1, receive_s=3.0, triggers=(0.0, 0.5))
 """Where every `more` is a mark, this queue is received from for ever, once each time a receive ends."""
+
+SWEEP_S = 60.0
+FLEET = planned(
+    name="sweep and dead-man on", listeners=3, messages=0, liveness=Liveness, deadman=DeadMan,
+    periods=Periods(sweep_s=SWEEP_S),
+)  # fmt: skip
+
+
+def rounds(plan: Plan, hours: float) -> _Play:
+    """Leave a fleet alone for some hours; every frame, call and answer takes `LATENCY_S`."""
+    play = _Play(World(plan), Story(name=plan.name, receive_s=2 * LATENCY_S))
+    play.until(play.world.now + hours * 3600)
+    return play
+
+
+HUNG_OWNER = planned(
+    name="a lost more, and an owner whose receives all hang", listeners=2, hang=1, lose_up=1, settled=True,
+    visibility_s=600.0,
+)  # fmt: skip
+FULL_OWNER = planned(
+    name="a lost more, and an owner whose slots are all busy", listeners=2, messages=2, lose_up=1, settled=True,
+    visibility_s=600.0, flush_steps=True,
+)  # fmt: skip
+PATIENCE_S = 1000.0
+
+
+def met_after(plan: Plan) -> float:
+    """Put what the plan has; lose the owner's first `more`; return the seconds until the other listener looks.
+
+    With ``hangs`` the owner's store calls never return. Handlers never end.
+    """
+    world = World(plan)
+    world.calm = True
+    began = world.now
+    for number in range(plan.messages):
+        world.do(("put", number))
+        world.do(("trigger", 0))
+    owner = next(link.node for link in world.links if link.number == world.scheduler.pending.by_queue["a/one"].owner)
+    if "hang" in plan.faults:
+        world.do(("hang", owner))
+    while world.now < began + PATIENCE_S:
+        while steps := [step for step in world.steps(faults=False) if step[0] != "finish"]:
+            kind, what = steps[0]
+            from_owner = kind == "up" and world.links[what].node == owner
+            if from_owner and world.left["lose_up"] and isinstance(world.links[what].up[0], More):
+                world.do(("lose_up", what))
+            else:
+                world.do((kind, what))
+        if not world.bad():
+            if world.left["lose_up"]:
+                raise Violation("world", "no `more` was said")
+            return world.now - began
+        world.pass_time()
+    return PATIENCE_S

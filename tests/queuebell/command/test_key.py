@@ -168,6 +168,7 @@ def test_typos_change_nothing(tmp_path: pathlib.Path, words: list[str], why: str
 def test_what_does_not_go_together(tmp_path: pathlib.Path) -> None:
     """--access and --trust-brokers without --auth do nothing, and say so; brokers go together with it."""
     created(tmp_path, "worker", "take=*")
+    nobody = {"QUEUEBELL_DATA": str(tmp_path), "QUEUEBELL_BRIDGE": "http://127.0.0.1:1"}
     for more, why in (
         ({"QUEUEBELL_TRUST_BROKERS": "true"}, "trust_brokers: has no effect without auth"),
         ({"QUEUEBELL_ACCESS": str(tmp_path / "access.json")}, "access: has no effect without auth"),
@@ -176,10 +177,10 @@ def test_what_does_not_go_together(tmp_path: pathlib.Path) -> None:
         ({"QUEUEBELL_AUTH": "true", "QUEUEBELL_TLS_CLIENT_CA": "ca.pem"}, "HTTPS needs both"),
         ({"QUEUEBELL_TLS_CLIENT": "required"}, "tls_client: needs tls_client_ca"),
     ):
-        done = perform("check", env={"QUEUEBELL_DATA": str(tmp_path), **more}, code=78)
+        done = perform("check", env={**nobody, **more}, code=78)
         assert why in done.stderr.decode()
     for more in ({"QUEUEBELL_NATS": "nats://127.0.0.1:1"}, {"QUEUEBELL_MQTT": "mqtt://127.0.0.1:1"}):
-        done = perform("check", env={"QUEUEBELL_DATA": str(tmp_path), "QUEUEBELL_AUTH": "true", **more})
+        done = perform("check", env={**nobody, "QUEUEBELL_AUTH": "true", **more})
         assert b"configuration: ok" in done.stdout
 
 

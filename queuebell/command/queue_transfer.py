@@ -525,7 +525,10 @@ def _read(name: str) -> bytes:
 
 @contextlib.contextmanager
 def _output(name: str | None, *, behind: bool) -> Iterator[IO[bytes]]:
-    """Yield the output; ``behind`` appends to the file, after removing an incomplete last line."""
+    """Yield the output; ``behind`` appends to the file, after removing an incomplete last line.
+
+    Otherwise raises `BadInput` for a file that has content.
+    """
     if name is None:
         yield sys.stdout.buffer
     elif behind:
@@ -533,6 +536,13 @@ def _output(name: str | None, *, behind: bool) -> Iterator[IO[bytes]]:
             file.truncate(_whole_lines(file))
             yield file
     else:
+        try:
+            held = pathlib.Path(name).stat().st_size
+        except FileNotFoundError:
+            held = 0
+        if held:
+            # It may hold the only copy of messages: those that an export with --delete took from their queue.
+            raise BadInput("bad_parameter", f"{name} exists and is not empty: name another file, or remove it")
         with pathlib.Path(name).open("wb") as file:
             yield file
 

@@ -23,8 +23,8 @@ from msgspec import Meta
 
 from queuebell.bridge.brokers.address import with_prefix
 from queuebell.bridge.contract.address import is_http
-from queuebell.bridge.contract.errors import BadInput, ConfigurationError, QueuebellError
-from queuebell.bridge.contract.names import DEFAULT_PREFIX
+from queuebell.bridge.contract.errors import BadInput, BadQueueReference, ConfigurationError, QueuebellError
+from queuebell.bridge.contract.names import DEFAULT_PREFIX, parse_reference
 from queuebell.bridge.contract.settings import SCALE_TABLE, resolve
 from queuebell.listeners.scaling.actuators.base import Actuator
 from queuebell.listeners.scaling.actuators.output import OUTPUT
@@ -226,9 +226,11 @@ def load(file: str | None, *, environment: Mapping[str, str], options: Mapping[s
         each.check(source if file else "")
         if file:
             try:
+                parse_reference(each.queue)
                 each.limits()
             except BadInput as error:
-                raise ConfigurationError(f"{source}: {error}") from None
+                key = "queue: " if isinstance(error, BadQueueReference) else ""
+                raise ConfigurationError(f"{source}: {key}{error}") from None
         settings.append(each)
     queues = [each.queue for each in settings]
     if len(set(queues)) < len(queues):

@@ -300,14 +300,6 @@ def test_a_mistake_is_found(tmp_path: Path, file: str, was: str, now: str, words
     assert re.search(words, f"{found.typename}: {found.value}"), found.value
 
 
-def test_the_page_makes_what_is_made_by_hand() -> None:
-    text = PAGE.read_text("utf-8")
-    for (kind, name), keys in BY_HAND.items():
-        assert f"create {kind.lower()} generic {name}" in text
-        assert all(f"{key}=" in text for key in keys)
-    assert str(OVERLAY.relative_to(ROOT)) in text
-
-
 def test_the_page_scales_a_deployment_that_is_there() -> None:
     """Without KEDA: the scaler's file names the base's bridge, queue, namespace and Deployment."""
     (text,) = (
@@ -434,23 +426,6 @@ def test_the_image_runs_as_a_user_of_its_own() -> None:
         if line.startswith("COPY "):
             for source in line.split()[1:-1]:
                 assert (ROOT / source).exists(), source
-
-
-def test_a_cluster_of_three_bridges_on_three_brokers() -> None:
-    """Each service waits for what it cannot do without, and one port is published."""
-    services = compose(CLUSTER)["services"]
-    assert set(services) == {*BRIDGES, *SERVERS, *CLUSTER_WORKERS, "postgres", "tables", "balancer"}
-    assert len({services[name]["image"] for name in (*BRIDGES, *CLUSTER_WORKERS, "tables")}) == 1
-    assert services["tables"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
-    for name in BRIDGES:
-        assert services[name]["hostname"] == name
-        assert services[name]["depends_on"] == {"tables": {"condition": "service_completed_successfully"}}
-    for name in CLUSTER_WORKERS:
-        assert services[name]["depends_on"] == {"balancer": {"condition": "service_healthy"}}
-    for service in services.values():
-        assert service["healthcheck"]["test"][0] == "CMD"
-    published = {name: service["ports"] for name, service in services.items() if "ports" in service}
-    assert published == {"balancer": ["127.0.0.1:8470:8470"]}
 
 
 def test_the_commands_of_the_cluster_are_ones_that_queuebell_takes() -> None:

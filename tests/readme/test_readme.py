@@ -51,6 +51,7 @@ def test_every_block_is_run() -> None:
         ("sh", "make test"),
         ("sh", "serve --nats"),
         ("sh", "--data ./other-data"),
+        ("sh", "queuebell listen"),
         ("sh", "mosquitto_pub"),
     ]
     assert [block_with(text, language) for language, text in known] == BLOCKS
@@ -82,7 +83,7 @@ class BrokerReader(Reader):
         (serve,) = block_with("serve --nats", "sh").lines
         self.bridge: Service = await self.start(f"exec {serve}", "bridge")
         await self.bridge.line(READY)
-        elsewhere, listen = block_with("--data ./other-data", "sh").lines
+        (elsewhere,), (listen,) = (block_with(text, "sh").lines for text in ("--data ./other-data", "queuebell listen"))
         self.elsewhere: Service = await self.start(f"exec {elsewhere}", "elsewhere")
         await self.elsewhere.line(READY)
         self.worker = await self.start(f"exec {listen}", "worker")

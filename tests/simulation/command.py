@@ -25,10 +25,8 @@ from typing import Any, Final
 import msgspec
 
 from queuebell.command.progress import Progress
-from tests.simulation.checks import rule_of
-from tests.simulation.faults import KINDS, Fault, draw_faults
+from tests.simulation.faults import KINDS, Fault
 from tests.simulation.plan import PRESETS, Plan
-from tests.simulation.process import Kernel
 from tests.simulation.run import Outcome, run
 from tests.support.total_queue import Numbers
 
@@ -36,8 +34,6 @@ SEEDS: Final = 1000
 QUIET_S: Final = 300.0
 """Quiet at the end of each run, in which receives of empty queues are counted."""
 FAILURES: Final = 5
-SHRINK_RUNS: Final = 100
-STORY_LINES: Final = 60
 ENOUGH: Final = 16
 """From so many runs on, a rule that was never checked is named in the verdict."""
 RUNS_OF_A_PROCESS: Final = 200
@@ -176,29 +172,10 @@ def _campaign(args: argparse.Namespace, progress: Progress) -> int:
         progress.line(f"seed {job.seed} of {job.plan.name}: play it again with --seed")
         for line in played.broken.splitlines() if outcome is None else outcome.violations[:5]:
             progress.line(line)
-    first = next((played for played in failed if played.outcome is not None), None)
-    for line in [] if first is None else _shortest(first):
-        progress.line(line)
     unchecked = [rule for rule, count in sorted(checked.items()) if not count] if done >= ENOUGH else []
     verdict = f"FAILED: {len(failed):,} of {done:,} runs." if failed else "All of it held."
     progress.heading(f"{verdict} Never checked: {', '.join(unchecked)}." if unchecked else verdict)
     return 1 if failed else 0
-
-
-def _shortest(failure: Played) -> list[str]:
-    """Leave out faults while the same rule still breaks, and return what is left with the end of its story."""
-    job, outcome = failure.job, failure.outcome
-    assert outcome is not None
-    rule = rule_of(outcome.violations[0])
-    faults: list[Fault] = draw_faults(job.plan, Kernel(job.seed).chance("faults"))
-    for fault in faults[:SHRINK_RUNS]:
-        fewer = [each for each in faults if each is not fault]
-        again = play_one(Job(job.plan, job.seed, fewer)).outcome
-        if again is not None and any(rule_of(line) == rule for line in again.violations):
-            faults = fewer
-    story = run(job.plan, job.seed, faults, keep_story=True)
-    told = [f"  {fault}" for fault in faults] or ["  no fault"]
-    return [f"The faults without which seed {job.seed} keeps {rule}:", *told, *story.story[-STORY_LINES:]]
 
 
 def _replay(args: argparse.Namespace, progress: Progress) -> int:

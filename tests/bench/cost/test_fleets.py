@@ -10,8 +10,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bench.cost.bridged import BridgedFleet
-from bench.cost.clockwork import CALL_S
 from bench.cost.comparison import Comparison, check_paper, make_row
 from bench.cost.crew import fleet_of, play
 from bench.cost.day import Burst, Day, draw_day
@@ -20,7 +18,6 @@ from bench.cost.outcome import Outcome
 from bench.cost.policy import POLICIES
 from bench.cost.spread import Percentiles
 from bench.cost.tariff import PAPER
-from queuebell.bridge.core.settings import Periods
 from tests.support.command import run
 
 HOUR = Day(3600.0)
@@ -37,20 +34,6 @@ def test_an_hour_of_polling() -> None:
     hour = play("polling", HOUR, 1, 1)
     assert (hour.misses, hour.hits, hour.puts, hour.deletes) == (3600, 0, 0, 0)
     assert hour.at_rest_s == 3600.0
-
-
-def test_the_white_papers_idle_day() -> None:
-    """22 idle hours of one thread are 79,200 empty receives."""
-    assert play("polling", Day(22 * 3600.0), 1, 5).misses == 79_200
-
-
-def test_an_hour_of_the_capped_exponential() -> None:
-    """1, 2, 4, 8, 16, 32 s and then 60 s, each after a call that takes its time."""
-    at, count, pauses = 0.0, 0, iter([1, 2, 4, 8, 16, 32])
-    while at + CALL_S < 3600 - 1:  # whenever within the first second it began
-        count += 1
-        at += CALL_S + next(pauses, 60)
-    assert play("capped", HOUR, 1, 1).misses in {count, count + 1}
 
 
 @pytest.mark.parametrize("threads", [1, 7, 40])
@@ -79,14 +62,6 @@ def test_all_work_is_done_once(name: str) -> None:
     assert done.latency.max_s >= 100 * 1.0 / 10, "ten slots cannot have been at it faster"
     assert done == play(name, SMALL, 10, 3), "the same seed, the same day"
     assert done.first != play(name, SMALL, 10, 4).first or POLICIES[name].scheduler != "none"
-
-
-def test_without_bridge_sweeps_the_dead_man_looks() -> None:
-    """Sessions, heartbeats and dead-man timers take part: with sweeps off each listener looks by itself (L10)."""
-    bare = BridgedFleet(POLICIES["push"], HOUR, 3, random.Random(1).random, Periods(sweep_s=0.0))
-    hour = bare.run()
-    assert hour.wakes == {"resync": 1}
-    assert hour.misses > 60, "every listener's timer, as nobody's sweep moves it"
 
 
 def day(*, seed: int = 1, **changed: float) -> Day:

@@ -17,7 +17,6 @@ from queuebell.bridge.access.limits import (
     RATE_MAX,
     Allowance,
     Limits,
-    Refusals,
     limited,
 )
 from queuebell.bridge.access.put_gate import (
@@ -121,17 +120,6 @@ def fill(rule: Admission, count: int, now: float) -> list[Ticket]:
     return tickets
 
 
-def test_few_that_waited_long_do_not_lower_the_limit() -> None:
-    """One put behind one slow commit says nothing of how many can be taken; an eighth of them does."""
-    rule = Admission(1 << 30, WAIT_S, group=1024)
-    for count in (1, 127):
-        for ticket in fill(rule, count, 0.0):
-            rule.end(ticket, 10.0)
-        assert rule.limit == 1024.0
-    rule.end(fill(rule, 128, 0.0)[0], 0.5)
-    assert rule.limit == 64.0
-
-
 def arriving(rule: Admission, now: float, size: int) -> Ticket:
     """Let in one that is on its way."""
     ticket = rule.ask(now, size, arriving=True)
@@ -189,16 +177,6 @@ def test_what_cannot_be_refused_is_counted_and_waited_for() -> None:
     assert used.request(6.0) == 1
     assert used.request(6.5) == 0
     assert Allowance().request_more(0.0) == 0.0
-
-
-def test_refusals_past_a_few_wait_in_one_line() -> None:
-    """Of one sender, however many connections it has; nobody else waits, and after a while nothing is left of it."""
-    line = Refusals(per_second=10, at_once=3, held_s_max=0.5)
-    held = [line.hold_s("a", 0.0) for _ in range(10)]
-    assert held == pytest.approx([0, 0, 0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5])
-    assert line.hold_s("b", 0.0) == 0
-    assert line.hold_s("a", 0.5) == pytest.approx(0.1)
-    assert [line.hold_s("a", 10.0) for _ in range(4)] == pytest.approx([0, 0, 0, 0.1])
 
 
 def test_connections_and_bytes_are_given_back() -> None:

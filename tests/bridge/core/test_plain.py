@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuebell.bridge.core.sessions import KEPT_MAX, RECENT_S, Rejections
+from queuebell.bridge.core.sessions import RECENT_S, Rejections
 from tests.support.bells import Rig
 
 AGAIN_S = 60.0
@@ -116,14 +116,3 @@ def test_a_worker_that_stopped_trying_is_forgotten() -> None:
     assert told.recent(5.0 + RECENT_S) and not told.recent(5.1 + RECENT_S)
     told.add(200.0, ["a/x"], "staging", "store_mismatch", "why")
     assert told.recent(200.0)[0].count == 1
-
-
-def test_rejections_are_bounded() -> None:
-    """However many names strangers give; those that were repeated last stay, and so does one of no known queue."""
-    told = Rejections()
-    for number in range(2 * KEPT_MAX):
-        told.add(float(number) / KEPT_MAX, ["a/x"], f"stranger {number}", "store_mismatch", "why")
-    told.add(3.0, (), "", "bad_parameter", "why")
-    kept = told.recent(3.0)
-    assert len(kept) == KEPT_MAX and kept[0].queue == ""
-    assert "stranger 0" not in {each.listener for each in kept}

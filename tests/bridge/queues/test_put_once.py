@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 
 from queuebell.bridge.contract.errors import QueueNotFound, StoreUnavailable
-from queuebell.bridge.queues import recount
 from queuebell.bridge.queues.base import AsyncConnection, Capabilities, NewMessage, PutReceipt
 from queuebell.bridge.queues.checked import LISTED_MAX, CheckedOnceStore, missing_from
 from queuebell.bridge.queues.embedded.sqlite import SqliteStore
 from queuebell.bridge.queues.embedded.store import MemoryStore
-from queuebell.bridge.queues.recount import Recount
 from tests.bridge.queues.clocks import FakeClock
 
 QUEUE = "billing/orders"
@@ -120,12 +118,3 @@ async def test_names_are_looked_for_in_the_account_and_then_everywhere() -> None
         store.away = True
         assert "Did you mean" not in str(await missing_from(store, "billing/order"))
         assert LISTED_MAX == 1000
-
-
-def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too many quiet queues are forgotten, which only costs a count."""
-    monkeypatch.setattr(recount, "REMEMBERED_MAX", 2)
-    rule = Recount()
-    for name in ("a/1", "a/2", "a/3"):
-        rule.counted(name, 0)
-    assert [rule.needed(name) for name in ("a/1", "a/2", "a/3")] == [True, True, False]

@@ -87,12 +87,6 @@ def test_an_action_that_leads_astray_is_refused() -> None:
         controller.room(0.0, 1)
 
 
-def test_nothing_leaves_the_end() -> None:
-    """STOPPED leads to itself alone, and STOPPING to nothing else."""
-    assert set().union(*LEADS_TO[State.STOPPED].values()) == {State.STOPPED}
-    assert set().union(*LEADS_TO[State.STOPPING].values()) == {State.STOPPING, State.STOPPED}
-
-
 def test_rules_that_make_no_sense_are_refused() -> None:
     """Limits the wrong way round, steps out of order, no task at all."""
     for wrong in ((0, 1, 1), (1, 0, 1), (1, 2, 1), (math.nan, 1, 1)):
@@ -101,13 +95,6 @@ def test_rules_that_make_no_sense_are_refused() -> None:
     for steps, beyond in ((((10, 1), (5, 2)), 3), (((10, 0),), 3), (((10, 1),), 0), ((), math.nan)):
         with pytest.raises(ValueError, match="steps"):
             StepScaling(steps, beyond)
-
-
-def test_one_task_is_enough_for_a_rule() -> None:
-    """The least of every number is allowed, and the defaults carry 16 batches of 32."""
-    assert [StepScaling(((10, 1),), 1).tasks(depth) for depth in (9, 10)] == [1, 1]
-    assert DepthScaling(1, 1, 1).tasks(9) == 1
-    assert [DepthScaling().tasks(depth) for depth in (0, 32, 33, 512, 513)] == [1, 1, 2, 16, 16]
 
 
 def test_the_spread_grows_with_the_fleet() -> None:

@@ -45,16 +45,6 @@ def test_a_look_that_nobody_asked_for_and_that_met_a_new_message_is_told_of() ->
     assert found.report(7)["unannounced"] == (2, 0)
 
 
-def test_a_warning_at_most_every_ten_minutes() -> None:
-    """Only for looks that nobody asked for."""
-    found = told(("sweep", True), ("deadman", True), ("trigger", True), ("sweep", False))
-    assert found.unasked == 2
-    assert not found.suspicious("trigger", 0.0)
-    assert found.suspicious("sweep", 1.0)
-    assert not found.suspicious("deadman", 600.9)
-    assert found.suspicious("deadman", 601.0)
-
-
 def test_receives_before_any_bridge_are_told_to_the_first() -> None:
     """A listener that polled before it was greeted."""
     found = ReceiveCounts()

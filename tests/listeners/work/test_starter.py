@@ -32,7 +32,6 @@ from queuebell.listeners.work.starter import (
     VARIABLE,
     ScalerLink,
     WorkerStatus,
-    inherited,
     ticket,
 )
 from tests.listeners.rig import QUEUE, Store, listening
@@ -40,13 +39,6 @@ from tests.support.processes import PATIENCE_S
 from tests.support.sim_loop import pass_time, simulated
 
 # Private: `_socket`: the test closes it.
-
-
-@pytest.mark.parametrize("text", ["", "3", "x:y", "3:", ":5", "-1:5:1", "99999:1:1", "0:1:x", "9" * 30 + ":1:1"])
-def test_anything_else_is_none(text: str) -> None:
-    """And nobody is bothered with it."""
-    assert inherited({VARIABLE: text}) is None
-    assert inherited({}) is None
 
 
 @pytest.mark.parametrize(("grace", "waits"), [(1.0, 1.0), (3600.0, 2.0)])

@@ -97,6 +97,10 @@ def test_tables_of_workers_and_scalers_are_read_as_their_commands_read_them(
         ("[listener]\npool_weight = ['a/b=2']\n", "pool_weight: needs pool"),
         ("[listener]\nretry_first = 9\nretry_ceiling = 8\n", "retry_first"),
         ("[[scale]]\nstore = 'http://127.0.0.1:9'\n", "queue is missing"),
+        (
+            "[[scale]]\nstore = 'http://127.0.0.1:9'\nqueue = 'a'\ncommand = 'w'\n",
+            "[[scale]] 1: queue: a queue reference",
+        ),
         ("[[scale]]\nstore = 'http://127.0.0.1:9'\nqueue = 'a/b'\ncommand = 'w'\nmax = 0\n", "[[scale]] 1: max"),
     ],
 )

@@ -68,7 +68,8 @@ def test_a_help_fits_a_screen(name: str, capsys: pytest.CaptureFixture[str], mon
         (["queue", "put", "a/q", "x", "--store", "http://127.0.0.1:9"], ">&-", 1, "nothing was done"),
         (["queue", "put", "a/q", "x", "--store", "http://127.0.0.1:9"], "2>&-", 69, ""),
         (["listen", "http://127.0.0.1:9", "a/q", "no_such:handler"], ">&-", 78, "there is no module no_such"),
-        (["queue", "put", "a/q", "$(printf '\\377')"], "", 2, r"argument 4 is not UTF-8, and nothing was done"),
+        (["status", "$(printf '\\377')"], "", 2, r"argument 2 is not UTF-8, and nothing was done: '\udcff'"),
+        (["queue", "put", "a/q", "$(printf '\\377')", "--store", "http://127.0.0.1:9"], "", 69, "127.0.0.1:9"),
     ],
 )
 def test_a_closed_stream_or_an_unreadable_word_is_said_before_anything_is_done(

@@ -67,6 +67,8 @@ def test_export_gives_back_and_import_puts_again(bridge: Serving, tmp_path: path
     file = tmp_path / "lines"
     bridge.client("queue", "export", "export/q", "--file", str(file))
     assert bridge.client("queue", "depth", "export/q") == "export/q: 2 visible, 0 invisible\n"
+    assert bridge.client("queue", "export", "export/q", "--file", str(file), code=2) == ""
+    assert len(file.read_bytes().splitlines()) == 2, "it may hold what an export with --delete took"
     bridge.client("queue", "import", "import/q", stdin=file.read_bytes())
     again = [json.loads(line) for line in bridge.client("queue", "export", "import/q", "--delete").splitlines()]
     assert [again[0]["body"], again[1]["body_base64"]] == [

@@ -163,13 +163,6 @@ def allowance(**limits: float) -> Allowance:
     return made
 
 
-def test_a_request_is_within_its_rate_where_only_puts_are_past_theirs() -> None:
-    """The longer of both waits is told of a put."""
-    used = allowance(requests_per_second=1, puts_per_second=0.1)
-    assert (used.request(0.0), used.put(0.0)) == (0, 0)
-    assert (used.wait(1.0, put=False), used.wait(1.0, put=True), used.wait(0.5, put=True)) == (0, 9, 10)
-
-
 def test_what_cannot_be_refused_is_counted_and_waited_for() -> None:
     """However many come at once, what follows is later by as much; without a limit nothing waits."""
     used = allowance(requests_per_second=2)

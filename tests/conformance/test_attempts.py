@@ -78,7 +78,9 @@ class Worker:
 async def export(store: QueueStore, queue: str, file: Path) -> int:
     """Export a queue and return how many messages that wrote."""
     assert await queue_transfer.export(store, argparse.Namespace(queue=queue, file=str(file), delete=False)) == 0
-    return len(file.read_bytes().splitlines())
+    lines = file.read_bytes().splitlines()
+    file.unlink()
+    return len(lines)
 
 
 async def stopped_and_exported(url: str, store: QueueStore, kind: str, file: Path) -> None:

@@ -113,8 +113,8 @@ async def test_asked_to_stop_while_busy(processes: Processes, register: Register
     assert [line["level"] for line in told if line["level"] not in ("info", "debug")] == []
     words = [line["message"] for line in told]
     assert [word for word in words if word.startswith("stop")] == ["stopping; a second signal stops at once", "stopped"]
-    # It said what it holds, or was sent away while a receive was in flight.
-    assert "the bridge is stopping" in worker.errors
+    # It was told; or it was in the midst of a call when the connection closed, and what it had not read went with that.
+    assert "the bridge is stopping" in worker.errors or "the connection broke" in worker.errors
     assert not (bridge.data / "queue.db-wal").exists()
     again = await processes.serve(port=bridge.port)
     await register.all_have("done")

@@ -525,7 +525,7 @@ def _read(name: str) -> bytes:
 
 @contextlib.contextmanager
 def _output(name: str | None, *, behind: bool) -> Iterator[IO[bytes]]:
-    """Yield the output; ``behind`` appends to the file, after removing an incomplete last line.
+    """Yield the output; ``behind`` appends to the file, after removing a last line that is not a whole message.
 
     Otherwise raises `BadInput` for a file that has content.
     """
@@ -533,7 +533,12 @@ def _output(name: str | None, *, behind: bool) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
     elif behind:
         with pathlib.Path(name).open("a+b") as file:
-            file.truncate(_whole_lines(file))
+            whole = _whole_lines(file)
+            file.seek(whole)
+            if _is_message(file.read()):
+                file.write(b"\n")
+            else:
+                file.truncate(whole)
             yield file
     else:
         try:
@@ -545,6 +550,15 @@ def _output(name: str | None, *, behind: bool) -> Iterator[IO[bytes]]:
             raise BadInput("bad_parameter", f"{name} exists and is not empty: name another file, or remove it")
         with pathlib.Path(name).open("wb") as file:
             yield file
+
+
+def _is_message(line: bytes) -> bool:
+    """Return whether a line without an end is a message all the same: it may be the only copy."""
+    try:
+        msgspec.json.decode(line, type=Line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def _whole_lines(file: IO[bytes]) -> int:

@@ -138,14 +138,15 @@ async def bodies(given: MemoryStore) -> list[bytes]:
     return [message.body for message in await given.peek(QUEUE)]
 
 
-async def test_a_file_without_a_whole_line_is_begun_anew(tmp_path: pathlib.Path) -> None:
-    """A first line that was cut off is no message, however long it is."""
+@pytest.mark.parametrize(("there", "kept"), [(b'{"body": "' + b"x" * 600_000, []), (b'{"body": "only"}', ["only"])])
+async def test_a_last_line_is_kept_where_it_is_a_message(tmp_path: pathlib.Path, there: bytes, kept: list[str]) -> None:
+    """One that was cut off is none, however long it is."""
     file = tmp_path / "lines"
-    file.write_bytes(b'{"body": "' + b"x" * 600_000)
+    file.write_bytes(there)
     async with store() as one:
         await one.put(QUEUE, ["a"])
         await export_import_once(one, file)
-    assert [json.loads(line)["body"] for line in file.read_text().splitlines()] == ["a"]
+    assert [json.loads(line)["body"] for line in file.read_text().splitlines()] == [*kept, "a"]
 
 
 async def test_lines_written_by_hand_are_each_for_themselves(tmp_path: pathlib.Path) -> None:

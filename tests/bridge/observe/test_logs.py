@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -21,6 +22,11 @@ def test_a_plain_line_cannot_be_forged() -> None:
     """Control characters of a peer's words neither begin a second line nor drive a terminal."""
     line = PlainLines().format(record("hello %s", "a\nb\x1b[2J", peer="x\ry"))
     assert line == "1970-01-01T00:00:00.000Z warning web: hello a\\nb\\x1b[2J peer=x\\ry"
+
+
+def test_a_line_of_json_has_these_keys() -> None:
+    told = {"level": "warning", "logger": "queuebell.web", "message": "hello", "peer": "x"}
+    assert json.loads(JsonLines().format(record("hello", peer="x"))) == {"time": "1970-01-01T00:00:00.000Z", **told}
 
 
 @pytest.mark.parametrize("form", [PlainLines(), JsonLines()])

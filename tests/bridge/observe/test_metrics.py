@@ -41,7 +41,7 @@ def samples(counted: Metrics) -> dict[str, float]:
 def test_the_workers_of_a_queues_scalers_add_up_and_what_is_wanted_is_for_all() -> None:
     """A scaler counts its own machine; how many are wanted each of them says for all."""
     counted = Metrics()
-    counted.watch_workers(lambda: [(QUEUE, Processes(5, 1, 2, running=4)), (QUEUE, Processes(6, 2, 1, running=3))])
+    counted.watch_workers(lambda: [(QUEUE, Processes(6, 2, 1, running=3)), (QUEUE, Processes(5, 1, 2, running=4))])
     assert samples(counted) == {
         f'workers{{queue="{QUEUE}",state="{state}"}}': number
         for state, number in (("wanted", 6), ("ready", 3), ("starting", 3), ("running", 7))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
-from queuebell.bridge.contract.errors import (
-    UnknownOutcome,
-)
-from queuebell.bridge.queues.base import NewMessage
+from queuebell.bridge.contract.errors import BadInput, UnknownOutcome, Unsupported
+from queuebell.bridge.queues.base import NewMessage, digest_of
 from queuebell.bridge.queues.http.store import HttpStore, normalised
 from queuebell.bridge.queues.side_by_side import apart
 from tests.support.sim_loop import pass_time, simulated
@@ -79,6 +78,23 @@ async def test_l6_a_dropped_connection_is_an_unknown_outcome_and_never_repeated(
 def test_two_addresses_are_of_one_bridge_or_not(one: str, other: str, same: bool) -> None:
     """Bridges that take two addresses for one, or one for two, send wakes to the wrong workers."""
     assert (normalised(one) == normalised(other)) is same
+
+
+async def test_what_it_was_opened_with_and_what_it_refuses() -> None:
+    """A listener on it uses its key; nothing is asked of the address for a put that cannot be."""
+    async with HttpStore("http://127.0.0.1:1", api_key="secret") as store:
+        assert store.api_key == "secret"
+        body: Any = 5
+        with pytest.raises(BadInput) as refused:
+            await store.put(QUEUE, [NewMessage(body)])
+        assert refused.value.code == "bad_parameter"
+        with pytest.raises(Unsupported):
+            await store.put_once(QUEUE, "one", b"x", connection=object())
+
+
+def test_a_digest_is_the_same_in_all_versions() -> None:
+    """Bridges of a cluster compare them."""
+    assert digest_of("a", "b") == "7e18f737311b2dc3b2f269dd78396b03"
 
 
 class TestApart:

@@ -66,7 +66,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pool-priority", metavar="QUEUE=N,..", help="queues with 0 (default) are served first")
     parser.add_argument("--pool-reserved", metavar="QUEUE=N,..", help="slots reserved for this queue (default 0)")
     parser.add_argument("--pool-limit", metavar="QUEUE=N,..", help="most slots of a queue (default: the pool)")
-    parser.add_argument("--visibility-timeout", metavar="S", help="lease, renewed while handling (default 30)")
+    parser.add_argument(
+        "--visibility-timeout", metavar="S", help="seconds of a lease, renewed while handling (default 30)"
+    )
     retry = RetryPolicy()
     parser.add_argument(
         "--max-attempts",
@@ -83,7 +85,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--retry-transient", metavar="NAME=N,..", help="for transient failures: first=5,attempts=20")
     parser.add_argument("--poison-queue", metavar="ACCOUNT/QUEUE", help="default QUEUE-poison")
-    parser.add_argument("--handler-timeout", metavar="S", help="when a handler is cancelled (default: never)")
+    parser.add_argument("--handler-timeout", metavar="S", help="seconds until a handler is cancelled (default: never)")
     parser.add_argument(
         "--end-when-stuck",
         action="store_const",
@@ -92,7 +94,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--claim-check", metavar="URL", help="blob store of large bodies (default: none)")
     parser.add_argument("--ledger", metavar="URL", help="table store, to complete messages once")
-    parser.add_argument("--grace", metavar="S", help="how long a stop waits (default 20)")
+    parser.add_argument("--grace", metavar="S", help="seconds that a stop waits for handlers (default 20)")
     parser.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics for Prometheus (default: none)")
     parser.add_argument("--insecure-public", action="store_const", const=True, help="serve metrics on a public address")
     parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")

@@ -115,9 +115,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     peek.add_argument("--max", type=int, default=32, metavar="N", help="at most this many, 1 to 32 (default 32)")
 
     export = action("export", "write all visible messages as JSON lines; they stay in the queue", queue_transfer.export)
-    export.add_argument("--file", metavar="FILE", help="default: standard output")
+    export.add_argument("--file", metavar="FILE", help="a new or empty file (default: standard output)")
     export.add_argument(
-        "--delete", action="store_true", help="append to FILE, and delete the messages once they are written"
+        "--delete", action="store_true", help="append to FILE, which may exist, and delete what is written"
     )
     import_ = action("import", "put the messages of an export", queue_transfer.import_)
     import_.add_argument("--file", metavar="FILE", help="default: standard input")

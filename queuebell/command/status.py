@@ -161,6 +161,7 @@ def _show(bridge: str, wanted: list[str], *, as_json: bool) -> int:
     if as_json:
         about = {"url": client.url, **msgspec.structs.asdict(readiness), "gone": client.gone}
         told: dict[str, object] = {"unattended": lonely, "buried": graves, "troubled": troubled, "rejected": rejected}
+        told["unknown"] = unknown
         if cluster.name is not None:
             told["cluster"] = cluster
         print_json({"bridge": about, "listeners": listeners, "queues": queues, **told})

@@ -11,7 +11,7 @@ import pytest
 import queuebell
 from queuebell import bridge, listeners
 from queuebell.bridge.contract.errors import ConfigurationError
-from queuebell.settings import load, parse_listen
+from queuebell.settings import load, parse_listen, reached_at
 from tests.support.command import ROOT, environment
 
 
@@ -30,6 +30,19 @@ def test_wrong_addresses_are_refused(text: str) -> None:
     """Anything else names the key."""
     with pytest.raises(ConfigurationError, match="listen"):
         parse_listen(text)
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("[::]:0", "http://[::1]:9"),
+        ("0.0.0.0:0", "http://127.0.0.1:9"),
+        ("192.0.2.1:0", "http://192.0.2.1:9"),
+    ],
+)
+def test_a_bridge_on_all_addresses_is_reached_by_loopback(listen: str, url: str) -> None:
+    """No client can connect to the address that means all of them."""
+    assert reached_at(load(None, environment={"QUEUEBELL_LISTEN": listen}), 9) == url
 
 
 @pytest.mark.parametrize(

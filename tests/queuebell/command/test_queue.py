@@ -120,7 +120,8 @@ def test_a_queue_is_paused_and_resumed(bridge: Serving) -> None:
         "now",
         "paused",
     ]
-    assert json.loads(bridge.client("status", "pause/q", "--json"))["queues"][0]["paused"] is True
+    state = json.loads(bridge.client("status", "pause/q", "pause/nobody", "--json"))
+    assert (state["queues"][0]["paused"], state["unknown"]) == (True, ["pause/nobody"])
     resumed = json.loads(bridge.client("queue", "resume", "pause/q", "--json"))
     assert resumed == {"queue": "pause/q", "paused": False}
     assert bridge.client("queue", "get", "pause/q") == "x\n"

@@ -281,12 +281,9 @@ class Listener(Generic[Payload]):
         self._outward = ListenerEvents(
             on_empty=on_queue_empty,
             on_work=on_work_detected,
-            send=lambda frame: None if self._sessions is None else self._sessions.send(frame),
             store_answered=self._on_boot,
             failed=self._failed,
             publisher=None if bridge is None else functools.partial(open_publisher, bridge, api_key),
-            ready=lambda: None if self._starter is None else self._starter.ready(),
-            took=lambda: None if self._starter is None else self._starter.took(),
         )
         self._starter: WorkerStatus | None = None
         self.handle_signals = handle_signals
@@ -377,6 +374,8 @@ class Listener(Generic[Payload]):
         try:
             self._starter = self._starts()
             self._grace = self._starter.within(self._grace)
+            if self._starter.linked:
+                self._outward.ready, self._outward.took = self._starter.ready, self._starter.took
             check_client(self._store)
             self._open_claims(self._store)
             await self._open_ledger()
@@ -388,6 +387,7 @@ class Listener(Generic[Payload]):
                     dequeue.begin_pull_only()
             else:
                 self._sessions = Sessions(self.queues, self.instance, self._open_session)
+                self._outward.send = self._sessions.send
                 for dequeue in self._dequeues.values():
                     dequeue.arm()
                 holding = asyncio.create_task(self._sessions.run(), name=f"sessions[{self.name}]")

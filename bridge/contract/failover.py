@@ -47,10 +47,12 @@ class Failover(Generic[Address]):
     each time; pauses between rounds are up to the caller.
     """
 
-    __slots__ = ("_before", "_current", "_draw", "_rests", "_turns")
+    __slots__ = ("_before", "_current", "_draw", "_rests", "_turns", "several")
 
     def __init__(self, addresses: Sequence[Address], draw: Draw) -> None:
         self._turns = list(addresses)
+        self.several = len(self._turns) > 1
+        """Whether there is more than one address."""
         for last in range(len(self._turns) - 1, 0, -1):
             chosen = min(last, int(draw() * (last + 1)))
             self._turns[last], self._turns[chosen] = self._turns[chosen], self._turns[last]
@@ -59,11 +61,6 @@ class Failover(Generic[Address]):
         """Back-off and end of the pause of addresses whose last request failed."""
         self._current: Address | None = None
         self._before: Address | None = None
-
-    @property
-    def several(self) -> bool:
-        """Whether there is more than one address."""
-        return len(self._turns) > 1
 
     def round(self, now: float) -> list[Address]:
         """Return all addresses in the order of attempts: the one in use, those not pausing, those pausing."""

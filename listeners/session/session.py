@@ -150,8 +150,10 @@ class Session:
     def send(self, frame: UpFrame) -> None:
         """Send a frame, or drop it while no session is open."""
         if self._link is not None and self._liveness.welcomed:
-            with swallowing("sending a frame to the bridge"):
+            try:
                 self._link.send(frame)
+            except Exception as error:  # noqa: BLE001 - a lost frame is made up for (S2)
+                swallow("sending a frame to the bridge", error)
 
     def hello(self) -> None:
         """Send another hello: what is subscribed or accepted has changed."""

@@ -514,7 +514,7 @@ class Controller:
     @property
     def reserved(self) -> int:
         """Handler slots reserved by receives in flight."""
-        return sum(receive.limit for receive in self.receives.values())
+        return sum(receive.limit for receive in self.receives.values()) if self.receives else 0
 
     @property
     def available(self) -> int:
@@ -538,16 +538,17 @@ class Controller:
     @property
     def checking(self) -> bool:
         """Whether a receive begun at the current epoch is in flight."""
-        return any(receive.epoch == self.epoch for receive in self.receives.values())
+        return bool(self.receives) and any(receive.epoch == self.epoch for receive in self.receives.values())
 
     def deadline(self) -> float | None:
         """Return when to call `tick` next; None while nothing but an event can change anything."""
         if self._stopping:
             return None
-        times = [self.timers.deadline()]
-        if self.mode is not Mode.PULL and self.deadman is not None:
-            times.append(self.deadman.deadline())
-        return min((at for at in times if at is not None), default=None)
+        first = self.timers.deadline()
+        if self.mode is Mode.PULL or self.deadman is None:
+            return first
+        unasked = self.deadman.deadline()
+        return unasked if first is None else min(first, unasked)
 
     def beat(self, now: float) -> tuple[int, int, float | None, int]:
         """Return levels for a heartbeat: gen learned, gen covered, age of the newest receive or None, free slots (S2).

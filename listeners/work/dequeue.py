@@ -23,7 +23,7 @@ from queuebell.bridge.contract.sources import UNANNOUNCED
 from queuebell.bridge.contract.trace_context import Traces, merged
 from queuebell.bridge.contract.wire import RUNNING_CHARS_MAX, LastEmptyReceive, QueueBeat, Running, Subscription, Wake
 from queuebell.bridge.observe import tracing
-from queuebell.bridge.observe.swallowed import swallowing, unless_cancelled
+from queuebell.bridge.observe.swallowed import swallow, swallowing, unless_cancelled
 from queuebell.bridge.observe.tracing import Cause
 from queuebell.bridge.queues.base import Depth, QueueStore, Received, named
 from queuebell.listeners.figures import QueueFigures
@@ -125,8 +125,10 @@ class Dequeue:
             starting = held[:room]
             self._holding.take_slots(starting)
             self._holding.give_back(held[room:])
-            with swallowing(EVENTS):
+            try:
                 self._events.took()
+            except Exception as error:  # noqa: BLE001 - a scaler that cannot be told costs no message
+                swallow(EVENTS, error)
             self._counts["carried"] += carried
             self._receive_counts.carried(frame.reason)
         free = self._count_free() if carried else None
@@ -341,7 +343,7 @@ class Dequeue:
         events, queue = self._events, self.queue
         for command in commands:
             # Each on its own: a frame that is lost is made up for (S2), a receive that never began would not be.
-            with swallowing(EVENTS):
+            try:
                 match command:
                     case StartReceive(rid, limit, source):
                         task = self._loop.create_task(self._receive(rid, limit, source), name=f"dequeue[{queue}]#{rid}")
@@ -357,6 +359,8 @@ class Dequeue:
                             self._note_next_visible(command.next_visible_s)
                         if frame is not None:
                             events.send(frame)
+            except Exception as error:  # noqa: BLE001 - as above
+                swallow(EVENTS, error)
         self.arm()
 
     async def _receive(self, rid: int, limit: int, source: str) -> None:

@@ -36,10 +36,11 @@ class Announces(Protocol):
 class ListenerEvents:
     """The outputs of the dequeue tasks; no failure here reaches them.
 
-    ``send`` takes frames for the bridge, or drops them without one. ``answered`` takes a queue and the boot of each
-    answer, None if the queue's fingerprint changed. ``broke`` takes an error after which a queue can no longer be
-    trusted to wake: a defect, an error of a scaling or back-off rule, or an unusable store. ``publisher`` makes one
-    when it is first needed. ``ready`` is called when a queue is listened to, ``took`` when messages were received.
+    ``send`` takes frames for the bridge; it is set with the sessions, and drops them before. ``store_answered`` takes a
+    queue and the boot of each answer, None if the queue's fingerprint changed. ``failed`` takes an error after which a
+    queue can no longer be trusted to wake: a defect, an error of a scaling or back-off rule, or an unusable store.
+    ``publisher`` makes one when it is first needed. ``ready`` is called when a queue is listened to, ``took`` when
+    messages were received; both are set where a scaler started the worker.
     """
 
     def __init__(
@@ -47,16 +48,13 @@ class ListenerEvents:
         *,
         on_empty: Hook | None,
         on_work: Hook | None,
-        send: Callable[[Report], None],
         store_answered: Callable[[str, str | None], None],
         failed: Callable[[Exception], None],
         publisher: Callable[[], Announces] | None,
-        ready: Callable[[], None] = lambda: None,
-        took: Callable[[], None] = lambda: None,
     ) -> None:
-        self.ready = ready
-        self.took = took
-        self.send = send
+        self.send: Callable[[Report], None] = lambda report: None
+        self.ready: Callable[[], None] = lambda: None
+        self.took: Callable[[], None] = lambda: None
         self.failed = failed
         self.store_answered = store_answered
         self._on_empty = _fitted(on_empty)

@@ -185,15 +185,14 @@ class Holding:
 
     def free(self) -> int:
         """Return the handler slots free; many unsettled messages count against them."""
-        return max(0, self._rules.concurrency - self.busy - self._settlement_backlog())
+        concurrency = self._rules.concurrency
+        backlog = len(self._settlements) - 4 * concurrency
+        return max(0, concurrency - self.busy - max(0, backlog))
 
     def count_free(self) -> int:
         """Return the same for the wake controller; the end of a settlement reports room if unsettled ones count."""
-        self._backlog_counts = self._settlement_backlog() > 0
+        self._backlog_counts = len(self._settlements) > 4 * self._rules.concurrency
         return self.free()
-
-    def _settlement_backlog(self) -> int:
-        return max(0, len(self._settlements) - 4 * self._rules.concurrency)
 
     @property
     def busy(self) -> int:

@@ -20,7 +20,7 @@ from queuebell.bridge.contract.errors import (
 )
 from queuebell.bridge.contract.throttle import Throttle
 from queuebell.bridge.observe import tracing
-from queuebell.bridge.observe.swallowed import swallowing, unless_cancelled
+from queuebell.bridge.observe.swallowed import swallow, unless_cancelled
 from queuebell.bridge.queues.base import MAYBE_DONE, Claim, Extend, QueueStore, Release, Settled, Settlement, Settling
 from queuebell.bridge.queues.side_by_side import CALL_S
 from queuebell.listeners.work.lease import Act, Held
@@ -186,7 +186,9 @@ class Settlements:
     async def _settle(self, items: list[Item]) -> list[Item]:
         """Carry out one call; return what should be tried again."""
         began = self._clock()
-        by = {act: [item for item in items if item.act is act] for act in Act}
+        by: dict[Act, list[Item]] = {Act.DELETE: [], Act.RELEASE: [], Act.EXTEND: []}
+        for item in items:
+            by[item.act].append(item)
         longest_ms = self._store.capabilities.visibility_s_max * 1000
         settlement = Settlement(
             delete=[Claim(i.held.stored.id, i.held.receipt) for i in by[Act.DELETE]],
@@ -225,7 +227,7 @@ class Settlements:
         failed: list[tuple[Item, Settled]] = []
         for act, results in ((Act.DELETE, answer.delete), (Act.RELEASE, answer.release), (Act.EXTEND, answer.extend)):
             for item, result in zip(by[act], results, strict=True):
-                if result.open:
+                if not result.ok and result.open:
                     failed.append((item, result))
                 else:
                     self._on_result(item, result, began)
@@ -250,8 +252,10 @@ class Settlements:
             return answer
 
     def _settled(self, item: Item, code: str | None) -> None:
-        with swallowing("what follows a settlement"):
+        try:
             self._on_settled(item, code)
+        except Exception as error:  # noqa: BLE001 - the other messages of the call are settled all the same
+            swallow("what follows a settlement", error)
 
     def _warn_of_failure(self, messages: int, reason: object) -> None:
         more = self._failures.passes(self._clock())

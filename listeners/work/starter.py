@@ -209,11 +209,12 @@ class WorkerStatus:
         self._holds = holds
         self._timer: asyncio.TimerHandle | None = None
         self._link = link
-        self._linked = link.join(self)
+        self.linked = link.join(self)
+        """Whether a scaler started the process."""
 
     def within(self, grace: float) -> float:
         """Return for how long a stop may wait for handlers: a worker that is killed ends no command that it runs."""
-        most = STOP_PART * self._link.grace if self._linked else math.inf
+        most = STOP_PART * self._link.grace if self.linked else math.inf
         if most < grace:
             log.warning(
                 "a grace of %g s is cut to %g s: its scaler kills this worker %g s after SIGTERM",
@@ -230,7 +231,7 @@ class WorkerStatus:
 
     def took(self) -> None:
         """Note that it has taken messages."""
-        if self._linked and not self.busy:
+        if self.linked and not self.busy:
             self.busy = True
             self._link.report()
             self._timer = asyncio.get_running_loop().call_later(CHECK_S, self._check)

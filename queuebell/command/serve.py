@@ -195,7 +195,7 @@ async def _bridge(settings: Settings, embedded: EmbeddedNats | None) -> int:
             # Closing the brokers sends what is queued for the sessions.
             await brokers.stop()
             await webhooks.stop()
-            for door in doors:
+            for door in reversed(doors):
                 await door.stop()
             await web.stop()
     finally:

@@ -1,5 +1,7 @@
 """The statements of the store on PostgreSQL: each is one call, one round trip and one transaction.
 
+Only a put within the caller's transaction is part of that one.
+
 ``$1`` is always the queue. Time is the server's `clock_timestamp()`, read once a statement. All parts of a statement
 see one snapshot: counts see messages as they were before the statement leased some.
 

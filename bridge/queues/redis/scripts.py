@@ -429,6 +429,7 @@ local function new_receipt(id)
     return receipt
 end
 
+-- delete
 for _ = 1, tonumber(ARGV[2]) do
     local id = ARGV[place]
     local why = refused(id, ARGV[place + 1])
@@ -436,6 +437,7 @@ for _ = 1, tonumber(ARGV[2]) do
     outcomes[#outcomes + 1] = why or 'ok'
     place = place + 2
 end
+-- release
 for _ = 1, tonumber(ARGV[3]) do
     local id = ARGV[place]
     local why = refused(id, ARGV[place + 1])
@@ -444,6 +446,7 @@ for _ = 1, tonumber(ARGV[3]) do
     outcomes[#outcomes + 1] = why or 'ok:' .. new_receipt(id)
     place = place + 4
 end
+-- extend
 for _ = 1, tonumber(ARGV[4]) do
     local id = ARGV[place]
     local why = refused(id, ARGV[place + 1])

@@ -400,6 +400,9 @@ class EngineMachine(RuleBasedStateMachine):
             assert settling is QueueNotFound
             return
         self.told_of(queue)
+        if asked.delete and asked.release:
+            # What was visible may be deleted, and then the first one released: it rises within the commit.
+            self.unsure.add(queue)
         for claim, settled in zip(asked.delete, settling.delete, strict=True):
             entry = self.held(stands, claim, settled)
             if entry is not None:

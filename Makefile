@@ -5,6 +5,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+# Python compiles what it imports, once; to compile all that is installed would take a quarter of the time.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 CANDIDATES := $(if $(PYTHON),$(PYTHON),python3.14 python3.13 python3.12 python3.11 python3)
 NEEDS := import sys, venv, ensurepip, sqlite3, ssl; sys.exit(sys.version_info < (3, 11))
@@ -84,18 +85,18 @@ peers: $(VENV)/dev.stamp $(PEERS)/peers.stamp
 # The demonstration has a minute in all: it installs what runs, not what tests.
 $(VENV)/runtime.stamp: requirements.lock pyproject.toml $(VENV)/pyvenv.cfg
 	@echo "installing what queuebell runs on, by hash, into $(VENV)"
-	@$(PIP) install --require-hashes -r requirements.lock
-	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(PIP) install --no-compile --require-hashes -r requirements.lock
+	@$(PIP) install --no-compile --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/dev.stamp: requirements-dev.lock $(VENV)/runtime.stamp
 	@echo "installing what tests and checks it, by hash, into $(VENV)"
-	@$(PIP) install --require-hashes -r requirements-dev.lock
+	@$(PIP) install --no-compile --require-hashes -r requirements-dev.lock
 	@touch $@
 
 $(VENV)/mutants.stamp: requirements-mutants.lock $(VENV)/dev.stamp
 	@echo "installing what plants mutants, by hash, into $(VENV)"
-	@$(PIP) install --require-hashes -r requirements-mutants.lock
+	@$(PIP) install --no-compile --require-hashes -r requirements-mutants.lock
 	@touch $@
 
 $(PEERS)/peers.stamp: requirements-peers.lock $(VENV)/pyvenv.cfg
@@ -106,7 +107,7 @@ $(PEERS)/peers.stamp: requirements-peers.lock $(VENV)/pyvenv.cfg
 
 $(VENV)/site.stamp: requirements-site.lock $(VENV)/dev.stamp
 	@echo "installing what builds the site, by hash, into $(VENV)"
-	@$(PIP) install --require-hashes -r requirements-site.lock
+	@$(PIP) install --no-compile --require-hashes -r requirements-site.lock
 	@touch $@
 
 $(VENV)/pyvenv.cfg:
@@ -129,7 +130,7 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 	--no-emit-find-links --no-header --no-annotate
 
 lock: $(VENV)/dev.stamp
-	@$(PIP) install 'uv>=0.9'
+	@$(PIP) install --no-compile 'uv>=0.9'
 	@rm -f requirements.lock requirements-all.lock requirements-dev.lock requirements-mutants.lock requirements-peers.lock \
 		requirements-release.lock requirements-site.lock
 	@echo 'setuptools>=77' | $(LOCK) --extra nats --extra mqtt --output-file requirements.lock pyproject.toml -

@@ -35,7 +35,7 @@ REST = (
         "chaos/test_revocation.py",
         "chaos/test_long_run.py",
     ),
-    *("queuebell/command/test_completion.py", "queuebell/command/test_progress_bars.py"),
+    "queuebell/command/test_completion.py",
 )
 """Files and folders whose tests are `rest` as a whole: they are not even collected for `make test`."""
 
@@ -55,26 +55,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 PATH = os.environ["PATH"]
 ESSENTIAL = (
-    *("basename", "bash", "cat", "chmod", "cp", "cut", "date", "dd", "dirname", "echo", "env", "false", "find", "git"),
-    *("grep", "head", "id", "kill", "ln", "ls", "make", "mkdir", "mktemp", "mount", "mv", "printf", "python3", "rm"),
-    *(
-        "sed",
-        "seq",
-        "setsid",
-        "sh",
-        "sleep",
-        "sort",
-        "stty",
-        "tail",
-        "tar",
-        "tee",
-        "test",
-        "timeout",
-        "touch",
-        "tr",
-        "true",
-    ),
-    *("uname", "unshare", "wc", "xargs"),
+    *("basename", "bash", "cat", "chmod", "cp", "cut", "date", "dd", "dirname", "echo", "env", "false", "find"),
+    *("git", "grep", "head", "id", "kill", "ln", "ls", "make", "mkdir", "mktemp", "mount", "mv", "printf", "python3"),
+    *("rm", "sed", "seq", "setsid", "sh", "sleep", "sort", "stty", "tail", "tar", "tee", "test", "timeout", "touch"),
+    *("tr", "true", "uname", "unshare", "wc", "xargs"),
 )
 """Programs that every Debian has, besides make and git. A test that needs another is marked `system`."""
 
@@ -96,6 +80,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     os.environ["PATH"] = PATH if item.get_closest_marker("system") else _bare_path()
 
 
+@functools.cache
 def _is_rest(path: Path) -> bool:
     return any(path.is_relative_to(HERE / name) for name in REST)
 
@@ -108,13 +93,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if "not rest" in expression and _is_rest(collection_path):
         named = any(_is_rest(Path(config.invocation_params.dir, word.partition("::")[0])) for word in config.args)
         return None if named else True
-    wanted = expression.partition(" ")[0]
-    if wanted not in MARKS or collection_path.suffix != ".py" or (wanted == "rest" and _is_rest(collection_path)):
+    wanted = set(re.findall(r"\w+", expression.partition(" and ")[0])) - {"or"}
+    if not MARKS.issuperset(wanted) or collection_path.suffix != ".py":
         return None
-    return None if _has_mark(collection_path, wanted) else True
+    if not wanted or ("rest" in wanted and _is_rest(collection_path)):
+        return None
+    return None if any(_has_mark(collection_path, mark) for mark in wanted) else True
 
 
-MARKS = ("system", "rest", "long")
+MARKS = frozenset(("system", "rest", "long"))
 
 
 @functools.cache
@@ -129,10 +116,31 @@ def _has_mark(path: Path, mark: str) -> bool:
 
 
 LONGEST = (
-    *("test_a_release_of_this_checkout", "test_the_same_with_django_6", "test_of_two_bridges_each_shows_its_own_part"),
-    *("test_a_rolling_restart_of_three_bridges", "outside_the_file[anything]", "readme/test_readme.py::test_demo"),
+    *("test_a_release_of_this_checkout", "test_the_same_with_django_6", "outside_the_file[", "test_what_is_moved"),
+    *(
+        "test_c2_a_trigger_on_the_broker",
+        "test_readme.py::test_demo",
+        "test_of_two_bridges_each",
+        "test_a_rolling_restart",
+    ),
+    *("test_every_seed_of_several_bridges", "test_older_workers", "test_every_seed_of_scalers"),
+    *(
+        "test_no_wake_is_lost_in_any",
+        "test_every_seed_of_pools",
+        "test_a_node_goes_that_all",
+        "test_the_pictures",
+        "[F49",
+    ),
+    *(
+        "test_ten_thousand_queues",
+        "test_newer_workers",
+        "test_a_short_long_run",
+        "test_one_signs_in",
+        "test_at_length[",
+    ),
+    *("test_every_seed_holds", "measures_and_leaves_nothing[scale]", "test_its_tests_run", "[F46", "[F41]", "[F47]"),
 )
-"""Tests of more than half a minute each. Whichever began last, the whole run would wait for it alone."""
+"""Tests of 20 seconds and more, the longest first. If one began last, the whole run would wait for it alone."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -143,9 +151,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("rest")
     yield
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    longest = [item for item in items if any(name in item.nodeid for name in LONGEST)]
+    ranked = [(rank, item) for item in items for rank, name in enumerate(LONGEST) if name in item.nodeid]
+    longest = [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
     if workers > 1 and longest:
-        others = [item for item in items if item not in longest]
+        others = [item for item in items if item not in set(longest)]
         # Each process gets one stretch of the list to begin with, and takes from the ends of others afterwards.
         share = -(-len(others) // workers)
         items[:] = [

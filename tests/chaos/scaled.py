@@ -219,14 +219,16 @@ async def store_killed(site: Site) -> None:
     async with ScaledGround(site) as ground:
         await ground.scale()
         for step in STORE_STEPS:
-            await ground.until_nobody()
-            await site.store.kill()
-            site.store = await site.serve(data="store", port=site.store.port, launcher=(*INSIDE, "exit", step))
             # A scaler may count at any moment and find the message before its trigger; a worker would have it then.
-            counted = step == STORE_STEPS[0]
-            if not counted:
-                site.store.signal(signal.SIGUSR1)
-            bodies = await site.put(1, tell=False)
+            counted, bodies = step == STORE_STEPS[0], list[str]()
+            while not bodies:
+                await ground.until_nobody()
+                await site.store.kill()
+                site.store = await site.serve(data="store", port=site.store.port, launcher=(*INSIDE, "exit", step))
+                if not counted:
+                    site.store.signal(signal.SIGUSR1)
+                # None if a worker that had just been started came first.
+                bodies = await site.try_put(1)
             if counted:
                 site.store.signal(signal.SIGUSR1)
             await site.trigger()

@@ -60,8 +60,6 @@ Q = "a/q"
 OWN = PRESETS["own-wire"]
 SOUND = msgspec.structs.replace(PRESETS["elsewhere-wire"], faults=())
 ROOM = (0.0, "room", "w", Q, True, True, 1, True)
-CALM = [ROOM, (9.0, "level", Q, 1), (10.0, "level", Q, 0)]
-"""A queue that is empty from 10 s on."""
 
 
 def receive(at: float) -> tuple[Any, ...]:

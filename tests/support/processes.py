@@ -178,6 +178,8 @@ class Service(Program):
     url: str
     data: Path
     asking: aiohttp.ClientSession
+    answer = b""
+    """Of its last put that was answered."""
 
     @property
     def port(self) -> int:

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import pathlib
-import random
 import sys
 from decimal import Decimal
 from xml.etree import ElementTree
 
 import pytest
 
-from bench.cost.comparison import Comparison, check_paper, make_row
-from bench.cost.crew import fleet_of, play
-from bench.cost.day import Burst, Day, draw_day
-from bench.cost.fleet import Fleet
-from bench.cost.outcome import Outcome
+from bench.cost.crew import play
+from bench.cost.day import Burst, Day
 from bench.cost.policy import POLICIES
-from bench.cost.spread import Percentiles
 from bench.cost.tariff import PAPER
 from tests.support.command import run
 
 HOUR = Day(3600.0)
 SMALL = Day(900.0, 2.0, (Burst(100.0, 100), Burst(500.0, 30)))
-
-
-def fleet(name: str, day: Day, threads: int, seed: int = 1) -> Fleet:
-    policy = POLICIES[name]
-    return fleet_of(policy)(policy, day, threads, random.Random(seed).random)
 
 
 def test_an_hour_of_polling() -> None:
@@ -62,27 +52,6 @@ def test_all_work_is_done_once(name: str) -> None:
     assert done.latency.max_s >= 100 * 1.0 / 10, "ten slots cannot have been at it faster"
     assert done == play(name, SMALL, 10, 3), "the same seed, the same day"
     assert done.first != play(name, SMALL, 10, 4).first or POLICIES[name].scheduler != "none"
-
-
-def day(*, seed: int = 1, **changed: float) -> Day:
-    given = {
-        "length_s": 86_400.0, "busy_s": 7200.0, "bursts": 6, "items_min": 2000, "items_max": 200_000, "threads": 200,
-        **changed,
-    }  # fmt: skip
-    return draw_day(**given, draw=random.Random(seed).random)  # type: ignore[arg-type]
-
-
-DAY = Day(43_200.0, 1.5, (Burst(100.0, 1000),))
-
-
-def outcome(policy: str, misses: int) -> Outcome:
-    waits = Percentiles(1000, 1.5, 90.0, 120.0)
-    return Outcome(policy, f"the way of {policy} <&>", 4, 1000, 900, misses, misses, 1000, 40_000.0, waits, waits)
-
-
-def comparison(*misses: int) -> Comparison:
-    rows = [make_row(outcome(f"way{index}", each), PAPER, DAY) for index, each in enumerate(misses)]
-    return Comparison(4, 1, DAY, PAPER, check_paper(outcome("polling", 79_200)), rows)
 
 
 def test_the_white_papers_sums() -> None:

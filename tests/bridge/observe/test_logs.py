@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,34 @@ def test_a_traceback_is_kept(form: logging.Formatter) -> None:
     except ValueError as error:
         made.exc_info = (type(error), error, error.__traceback__)
     assert "ValueError: inner" in form.format(made)
+
+
+def test_lines_of_a_kind_are_omitted_and_counted() -> None:
+    """The same words with an error of another type, of another level or logger, are another kind."""
+    now = 0.0
+    limit = Repetition(burst=2, period=10.0, clock=lambda: now)
+
+    def passes(error: type[Exception] | None = None, **other: object) -> str | None:
+        made = record("%s broke", "it", **other)
+        if error is not None:
+            made.exc_info = (error, error(), None)
+        return made.getMessage() if limit.filter(made) else None
+
+    kinds: list[dict[str, Any]] = [
+        {"error": KeyError},
+        {"error": ValueError},
+        {"levelno": logging.ERROR},
+        {"name": "b"},
+    ]
+    for kind in [{}, *kinds]:
+        assert [passes(**kind) for _ in range(4)] == ["it broke", "it broke", None, None]
+    now = 9.9
+    assert passes(KeyError) is None
+    now = 10.0
+    assert [passes(KeyError), passes(KeyError)] == ["it broke (3 similar lines omitted)", "it broke"]
+    now = 20.0
+    assert passes(KeyError) == "it broke", "none was omitted since"
+    assert [limit.filter(record("%s: %s", "a", number)) for number in range(3)] == [True] * 3, "a form without words"
 
 
 def test_kinds_are_bounded() -> None:

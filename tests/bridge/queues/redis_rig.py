@@ -31,8 +31,3 @@ async def pending(redis: Any) -> list[tuple[str, str, int]]:
     """What the group's list says: id, in whose name, how often delivered."""
     found = await redis.xpending_range(STREAM, "queuebell", "-", "+", 10_000)
     return [(each["message_id"], each["consumer"], each["times_delivered"]) for each in found]
-
-
-async def come(redis: Any, *ids: str) -> None:
-    """Have messages that wait become visible, the first for the longest time."""
-    await redis.zadd(f"{STREAM}:due", {id_: place + 1 for place, id_ in enumerate(ids)})

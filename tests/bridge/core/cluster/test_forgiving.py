@@ -230,7 +230,6 @@ def test_c4_the_newest_generation_told_before_bounds_one_that_is_not_known() -> 
 
 ONE = ("producer", "1")
 STAGING, PRODUCTION = "aa", "bb"
-NAMES = 50
 
 
 def reported(rig: MemberRig, store: str) -> int:

@@ -15,7 +15,7 @@ import hashlib
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, cast, runtime_checkable
 
 import msgspec
 
@@ -168,6 +168,10 @@ class PutReceipt(msgspec.Struct, frozen=True, gc=False):
     id: str
     pop_receipt: str
     visible_in_ms: int
+
+
+MessageState = Literal["waiting", "later", "running"]
+"""Where a message is: waiting to be received, hidden by a delay, or leased by a worker."""
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):

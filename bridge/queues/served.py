@@ -18,6 +18,7 @@ from queuebell.bridge.queues.base import (
     Claim,
     Counts,
     Depth,
+    MessageState,
     NewMessage,
     PutOnceStore,
     PutReceipt,
@@ -51,6 +52,18 @@ class Browsed(NamedTuple):
 
     messages: list[StoredMessage]
     following: str | None
+    places: Sequence[str] = ()
+    """Where a page would begin that follows each of them."""
+    due_in_ms: Sequence[int | None] = ()
+    """In how many ms each of them becomes visible, where that is still to come: a delay or a lease ends then."""
+
+
+class Looked(NamedTuple):
+    """One message, where it is, and in how many ms it becomes visible; None for one that waits."""
+
+    message: StoredMessage
+    state: MessageState
+    due_in_ms: int | None
 
 
 class NoRoom(StoreUnavailable):
@@ -112,10 +125,26 @@ class ServedStore(PutOnceStore, Protocol):
         """Return a number that identifies the queue, None if it does not exist; a recreated queue has another."""
         ...
 
-    async def browse(self, queue: str, limit: int = 32, *, after: str = "", newest: bool = False) -> Browsed:
-        """Return up to 32 visible messages, longest visible first, or newest first with ``newest``.
+    async def browse(
+        self,
+        queue: str,
+        limit: int = 32,
+        *,
+        after: str = "",
+        newest: bool = False,
+        state: MessageState = "waiting",
+    ) -> Browsed:
+        """Return up to 32 messages of one state; those that wait by how long they are visible, others by when they are.
 
-        ``after`` is from an earlier page. Raises `Unsupported` if the store can only peek at the first messages.
+        ``newest`` reverses the order, ``after`` is from an earlier page. A page may be short although another follows.
+        Raises `Unsupported` if the store can only peek at the first messages.
+        """
+        ...
+
+    async def look(self, queue: str, id_or_key: str) -> Looked | None:
+        """Return the message with this id, or that was put under this key; None where there is none.
+
+        Raises `Unsupported` if the store cannot find one message.
         """
         ...
 

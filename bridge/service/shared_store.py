@@ -39,6 +39,7 @@ from queuebell.bridge.queues.base import (
     Claim,
     Depth,
     Extend,
+    MessageState,
     NewMessage,
     PutOnceStore,
     PutReceipt,
@@ -59,6 +60,7 @@ from queuebell.bridge.queues.served import (
     CommitNames,
     Described,
     Identified,
+    Looked,
     NoRoom,
     ReadRoom,
     ServedStore,
@@ -284,11 +286,23 @@ class SharedStore(ServedStore):
             raise NoRoom(size)
         return found
 
-    async def browse(self, queue: str, limit: int = 32, *, after: str = "", newest: bool = False) -> Browsed:
+    async def browse(
+        self,
+        queue: str,
+        limit: int = 32,
+        *,
+        after: str = "",
+        newest: bool = False,
+        state: MessageState = "waiting",
+    ) -> Browsed:
         """Return the first visible messages: shared stores have no cursor to continue from."""
-        if after or newest:
-            raise Unsupported("this store can show only the first messages of a queue")
+        if after or newest or state != "waiting":
+            raise Unsupported("this store can show only the first messages that wait in a queue")
         return Browsed(await self.peek(queue, limit), None)
+
+    async def look(self, queue: str, id_or_key: str) -> Looked | None:
+        """Find no message: shared stores have no such call."""
+        raise Unsupported("this store cannot find one message")
 
     async def _pause(self, queue: str, paused: bool) -> None:
         """Pause or resume the queue; resuming triggers it."""

@@ -46,7 +46,8 @@ _PUBLISHES: Final = (
 _EXAMPLES: Final = {
     "put": ("billing/orders 'order 20'", "billing/orders 'order 20' --id order-20 --delay-ms 60000"),
     "get": ("billing/orders", "billing/orders --max 10 --keep --json"),
-    "peek": ("billing/orders-poison --json", "redis://127.0.0.1:6379/0 billing/orders"),
+    "peek": ("billing/orders-poison --json", "billing/orders --state later"),
+    "show": ("billing/orders order-17", "billing/orders order-17 --json"),
     "export": ("billing/orders --file orders.jsonl", "billing/orders --file orders.jsonl --delete"),
     "import": ("billing/orders --once --file orders.jsonl",),
     "create": ("billing/orders --metadata team=billing",),
@@ -113,6 +114,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     peek = action("peek", "show visible messages without taking them", queue_transfer.peek)
     peek.add_argument("--max", type=int, default=32, metavar="N", help="at most this many, 1 to 32 (default 32)")
+    peek.add_argument(
+        "--state",
+        choices=("waiting", "later", "running"),
+        default="waiting",
+        help="which: to be received (default), delayed, or at a worker",
+    )
+    show = action("show", "show one message, and where it is", queue_transfer.show)
+    show.add_argument("id", metavar="ID", help="its id, or the id under which it was put")
 
     export = action("export", "write all visible messages as JSON lines; they stay in the queue", queue_transfer.export)
     export.add_argument("--file", metavar="FILE", help="a new or empty file (default: standard output)")

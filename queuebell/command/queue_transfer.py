@@ -22,7 +22,7 @@ import msgspec
 from queuebell.bridge.contract.address import is_http
 from queuebell.bridge.contract.burial import Burial, Moment, opened
 from queuebell.bridge.contract.decode_errors import in_plain_words
-from queuebell.bridge.contract.errors import BadInput, QueueNotFound
+from queuebell.bridge.contract.errors import BadInput, QueueNotFound, Unsupported
 from queuebell.bridge.producer.held_leases import HeldLeases
 from queuebell.bridge.producer.partitions import PartitionedQueue
 from queuebell.bridge.producer.publishing_queue import PublishingQueue
@@ -32,6 +32,7 @@ from queuebell.bridge.queues.base import (
     TTL_S_MAX,
     Claim,
     EachOnceStore,
+    MessageState,
     NewMessage,
     QueueStore,
     Release,
@@ -40,6 +41,7 @@ from queuebell.bridge.queues.base import (
     check_settled,
     once,
 )
+from queuebell.bridge.queues.http.store import HttpStore
 from queuebell.bridge.queues.limits import check_put
 from queuebell.bridge.queues.side_by_side import side_by_side
 from queuebell.command.client import bus_address, print_json, tamed, tamed_json
@@ -69,6 +71,9 @@ class Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     dequeue_count: int | None = None
     burial: Burial | None = None
     headers: dict[str, str] = {}
+    state: MessageState | None = None
+    """Only told of a message that was not taken; an import ignores it, and when it will be visible."""
+    visible_in_ms: int | None = None
 
 
 async def put(store: QueueStore, args: argparse.Namespace) -> int:
@@ -129,6 +134,30 @@ async def peek(store: QueueStore, args: argparse.Namespace) -> int:
         raise BadInput("bad_parameter", f"--max is from 1 to {BATCH_MAX}")
     await _of_each(args, lambda queue, left: _peek(store, queue, left, args))
     return 0
+
+
+async def show(store: QueueStore, args: argparse.Namespace) -> int:
+    """Write one message by its id, or the id under which it was put, and where it is; 1 if there is none."""
+    found = await _of_a_bridge(store).look(args.queue, args.id)
+    if found is None:
+        text = f"{args.queue} has no message {tamed(args.id.encode())}: it was handled, deleted, or it expired"
+        print_json({"error": text}) if args.json else print(text, file=sys.stderr)
+        return 1
+    if not args.json:
+        till = "" if found.due_in_ms is None else f", for another {found.due_in_ms / 1000:.1f} s"
+        message = found.message
+        print(f"{found.state}{till}; received {message.dequeue_count} times; put at {message.inserted_at.isoformat()}")
+        for name, value in message.headers.items():
+            print(f"{name}: {tamed(value.encode())}")
+        print(flush=True)
+    _write(found.message, args, found.state, found.due_in_ms)
+    return 0
+
+
+def _of_a_bridge(store: QueueStore) -> HttpStore:
+    if not isinstance(store, HttpStore):
+        raise Unsupported("only a bridge can show this, of its own queues; other stores show what waits: queue peek")
+    return store
 
 
 async def export(store: QueueStore, args: argparse.Namespace) -> int:
@@ -391,10 +420,21 @@ async def _get(store: QueueStore, queue: str, limit: int, args: argparse.Namespa
 
 
 async def _peek(store: QueueStore, queue: str, limit: int, args: argparse.Namespace) -> int:
-    messages = await store.peek(queue, limit)
-    for message in messages:
-        _write(message, args)
-    return len(messages)
+    if args.state == "waiting":
+        messages = await store.peek(queue, limit)
+        for message in messages:
+            _write(message, args)
+        return len(messages)
+    shown, after = 0, ""
+    while shown < limit:
+        page = await _of_a_bridge(store).browse(queue, args.state, limit - shown, after)
+        for message, due_in_ms in zip(page.messages, page.due_in_ms, strict=True):
+            _write(message, args, args.state, due_in_ms)
+        shown += len(page.messages)
+        if page.following is None:
+            break
+        after = page.following
+    return shown
 
 
 async def _keep_leased(store: QueueStore, queue: str, messages: list[StoredMessage], lease_s: float) -> None:
@@ -413,14 +453,18 @@ async def _delete(store: QueueStore, queue: str, claims: list[Claim]) -> None:
     check_settled(queue, settling.delete)
 
 
-def _write(message: StoredMessage, args: argparse.Namespace) -> None:
+def _write(
+    message: StoredMessage, args: argparse.Namespace, state: MessageState | None = None, due_in_ms: int | None = None
+) -> None:
     """Write a message with its original body; an export keeps the record of its burial before it.
 
     The body is written byte by byte, except on a terminal, where control characters are escaped.
     """
     burial, body = opened(message.body)
     if args.json:
-        print_json(_line(msgspec.structs.replace(message, body=body), burial))
+        line = _line(msgspec.structs.replace(message, body=body), burial)
+        line.state, line.visible_in_ms = state, due_in_ms
+        print_json(line)
     elif sys.stdout.isatty():
         sys.stdout.buffer.write(tamed(body).encode(sys.stdout.encoding, "backslashreplace") + b"\n")
     else:

@@ -63,6 +63,42 @@ def test_a_pause_needs_a_word(chromium: Browser, bridge: Serving) -> None:
         expect(page.get_by_role("button", name="Pause")).to_be_enabled()
 
 
+def test_messages_are_looked_at(chromium: Browser, bridge: Serving) -> None:
+    """Where they are, and one by its id; nothing is asked before somebody asks, and what is gone is said in words."""
+    items = [{"body": f"{HOSTILE} {number}"} for number in range(40)]
+    put = json.dumps({"messages": items[:32]}).encode()
+    post(bridge.url, "/v1/queues/mail/look/messages?create=true", put)
+    post(bridge.url, "/v1/queues/mail/look/messages", json.dumps({"messages": items[32:]}).encode())
+    late = {"messages": [{"body": "late", "visible_after_ms": 600_000, "headers": {"kind": "letter"}}]}
+    post(bridge.url, "/v1/queues/mail/look/messages", json.dumps(late).encode())
+    post(bridge.url, "/v1/queues/mail/look/receive", b'{"max": 2, "visibility_timeout_s": 600}')
+    with opened(chromium, bridge.url, "#/queue/mail/look") as shown:
+        page = shown.page
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        live(shown)
+        expect(page.get_by_role("heading", name="Messages")).to_be_visible()
+        assert not [url for url in asked if "/peek" in url or "/messages/" in url]
+        table = page.get_by_role("region", name="Messages").get_by_role("table")
+        page.get_by_role("button", name="Waiting").click()
+        expect(table.get_by_role("row")).to_have_count(33)
+        page.get_by_role("button", name="Next").click()
+        expect(table.get_by_role("row")).to_have_count(7)
+        page.get_by_role("button", name="Running").click()
+        expect(table.get_by_role("row")).to_have_count(3)
+        page.get_by_role("button", name="Later").click()
+        expect(table.get_by_role("row")).to_have_count(2)
+        table.locator("summary").click()
+        expect(table).to_contain_text("kind: letter")
+        page.get_by_role("searchbox", name="Id").fill(f"{1:016x}")
+        page.get_by_role("button", name="Find").click()
+        expect(table).to_contain_text("Running")
+        page.get_by_role("searchbox", name="Id").fill("gone")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("there is no such message")).to_be_visible()
+        expect(page.get_by_text("As of")).to_be_visible()
+
+
 def test_what_was_buried_goes_back(chromium: Browser, bridge: Serving) -> None:
     """Why it failed is read, one and then all of a reason are put back; what is said twice discards the rest."""
     bury(bridge.url, "no price", "no price", "too big", HOSTILE)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, get_args
 
 import msgspec
 
@@ -19,6 +19,7 @@ from queuebell.bridge.contract.calls import ABLE_HEADER, STORE_HEADER
 from queuebell.bridge.contract.decode_errors import in_plain_words
 from queuebell.bridge.contract.errors import BadInput, StoreError, Unsupported
 from queuebell.bridge.contract.event import well_formed
+from queuebell.bridge.contract.headers import HEADERS_BYTES_MAX
 from queuebell.bridge.contract.times import rfc3339
 from queuebell.bridge.http.api.routes import Route, Routes, Unread, key_of, number, only_query_of, query_of
 from queuebell.bridge.http.api.triggers import refuse_while_draining
@@ -35,6 +36,7 @@ from queuebell.bridge.queues.base import (
     TTL_S_MAX,
     Claim,
     Extend,
+    MessageState,
     NewMessage,
     Release,
     Settled,
@@ -57,7 +59,7 @@ from queuebell.bridge.queues.http.shapes import (
     SettleRequest,
 )
 from queuebell.bridge.queues.http.store import MESSAGE_TYPE, differences
-from queuebell.bridge.queues.served import NoRoom
+from queuebell.bridge.queues.served import Browsed, NoRoom
 from queuebell.bridge.service.state.answers import QueueNames, QueueState
 from queuebell.bridge.service.state.content import now_counted
 
@@ -75,6 +77,7 @@ SMALL_BYTES_MAX = 64 * 1024
 PAGE_MAX = 1000
 PEEK_BYTES_MAX = 4 * 1024 * 1024
 """Of one answer to a peek; 32 of the largest bodies take less unless nearly everything is escaped."""
+STATES: Final[tuple[MessageState, ...]] = get_args(MessageState)
 _list_prefix = re.compile(r"[A-Za-z0-9_/-]{0,161}").fullmatch
 
 
@@ -115,6 +118,7 @@ class QueueRoutes:
             ("POST", queue + "/receive", Verb.TAKE, self.receive),
             ("POST", queue + "/settle", Verb.TAKE, self.settle),
             ("GET", queue + "/peek", Verb.LOOK, self.peek),
+            ("GET", queue + "/messages/{id}", Verb.LOOK, self.look),
             ("POST", queue + "/pause", Verb.MANAGE, self.pause),
             ("POST", queue + "/resume", Verb.MANAGE, self.resume),
         ):
@@ -258,8 +262,15 @@ class QueueRoutes:
         return Answer(200, _encode(answer))
 
     async def peek(self, request: Caller, queue: str) -> Answer:
-        """Show messages without receiving them."""
-        limit = number(query_of(request), "max", 1, BATCH_MAX, BATCH_MAX)
+        """Show messages without receiving them.
+
+        Those that wait, unless `state` says otherwise. With `state`, `after` or `newest` the answer has `next` where
+        more may follow. Of a queue in a shared store only the first that wait are shown.
+        """
+        query = query_of(request)
+        limit = number(query, "max", 1, BATCH_MAX, BATCH_MAX)
+        if query.keys() & {"state", "after", "newest"}:
+            return await self._browse(query, queue, limit)
         with self._room.share() as share:
             found = await _read(share, lambda: self._store.peek(queue, limit, room=share))
             parts: list[msgspec.Raw] = []
@@ -271,6 +282,44 @@ class QueueRoutes:
                 size += len(part)
                 parts.append(msgspec.Raw(part))
             return Answer(200, _encode(PeekAnswer(parts)))
+
+    async def _browse(self, query: dict[str, str], queue: str, limit: int) -> Answer:
+        """Return a page of one state; its bodies have their room before they are read."""
+        if (state := query.get("state", "waiting")) not in STATES:
+            raise BadInput("bad_parameter", f"state is one of {', '.join(STATES)}")
+        newest = query.get("newest", "false")
+        if newest not in ("true", "false"):
+            raise BadInput("bad_parameter", "newest is true or false")
+        after, size_max = query.get("after", ""), limit * (BODY_BYTES_MAX + HEADERS_BYTES_MAX)
+        with self._room.share() as share:
+
+            def ask() -> Awaitable[Browsed]:
+                if not share.take(size_max):
+                    raise NoRoom(size_max)
+                return self._store.browse(queue, limit, after=after, newest=newest == "true", state=state)
+
+            page = await _read(share, ask)
+            parts: list[msgspec.Raw] = []
+            size, following = 0, page.following
+            for at, message in enumerate(page.messages):
+                due = page.due_in_ms[at] if page.due_in_ms else None
+                part = _encode(_seen(message, state, due))
+                if parts and page.places and size + len(part) > PEEK_BYTES_MAX:
+                    following = page.places[at - 1]
+                    break
+                size += len(part)
+                parts.append(msgspec.Raw(part))
+            return Answer(200, _encode(PeekAnswer(parts, following or msgspec.UNSET)))
+
+    async def look(self, request: Caller, queue: str) -> Answer:
+        """Show one message, and where it is.
+
+        By its id, or by the id under which it was put.
+        """
+        found = await self._store.look(queue, key_of(request))
+        if found is None:
+            raise Refusal("message_not_found", "there is no such message: it was handled, deleted, or it expired")
+        return Answer(200, _encode(_seen(*found)))
 
     async def clear(self, request: Caller, queue: str) -> Answer:
         """Remove all messages of a queue."""
@@ -427,6 +476,11 @@ def _message(message: StoredMessage, *, seen: bool = False) -> Message:
         key=message.key,
         headers=message.headers,
     )
+
+
+def _seen(message: StoredMessage, state: MessageState, due_in_ms: int | None) -> Message:
+    due = msgspec.UNSET if due_in_ms is None else due_in_ms
+    return msgspec.structs.replace(_message(message, seen=True), state=state, visible_in_ms=due)
 
 
 def _new_message(item: PutItem) -> NewMessage:

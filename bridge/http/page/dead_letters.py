@@ -143,7 +143,7 @@ class DeadLetterRoutes:
         def browse(store: ServedStore) -> Awaitable[Browsed]:
             return store.browse(queue, BATCH_MAX, after=after, newest=wanted.newest)
 
-        store, (messages, following) = await self._first(queue, browse)
+        store, (messages, following, *_) = await self._first(queue, browse)
         while True:
             looked += len(messages)
             for message in messages:
@@ -153,7 +153,7 @@ class DeadLetterRoutes:
             if following is None or len(found) >= BATCH_MAX or not wanted.reason or looked >= SEARCHED_MAX:
                 break
             after = following
-            messages, following = await browse(store)
+            messages, following, *_ = await browse(store)
         whole = following is not None or store is self._bridge.own or looked < BATCH_MAX
         return Answer(200, msgspec.json.encode(Graves(found, looked, following, whole, self.run_of(queue))))
 

@@ -40,7 +40,7 @@ from queuebell.bridge.queues.base import (
 from queuebell.bridge.queues.checked import CONFLICT
 from queuebell.bridge.queues.embedded.state import EMPTY, Grant, GrantResult, Queue, State, Value
 from queuebell.bridge.queues.limits import lease_ms
-from queuebell.bridge.queues.served import Browsed, NoRoom, ReadRoom, Stamped
+from queuebell.bridge.queues.served import Browsed, Looked, NoRoom, ReadRoom, Stamped
 
 _log = logging.getLogger("queuebell.store")
 
@@ -59,6 +59,11 @@ _BROWSE_BACK = (
     "SELECT seq, n, exp, ins, body, headers, vis FROM messages WHERE q=? AND vis<=? AND (vis, seq)<(?, ?) "
     "ORDER BY vis DESC, seq DESC LIMIT ?"
 )
+_INVISIBLE = "SELECT vis, seq, rcpt FROM messages WHERE q=? AND vis>? AND (vis, seq)>(?, ?) ORDER BY vis, seq LIMIT ?"
+_INVISIBLE_BACK = _INVISIBLE.replace(">(?, ?)", "<(?, ?)").replace("vis, seq LIMIT", "vis DESC, seq DESC LIMIT")
+_BROWSED_MAX = 1024
+"""Messages of either state that one call looks at for those of one: it takes a few milliseconds at most."""
+_ONE = "SELECT seq, n, exp, ins, body, headers, vis, rcpt FROM messages WHERE seq=? AND q=?"
 _LEASE = "UPDATE messages SET vis=?, rcpt=?, n=n+1 WHERE seq=?"
 _DELETE = "DELETE FROM messages WHERE seq=? AND q=? AND rcpt=? RETURNING vis, exp"
 # The lowest bit of a receipt is set for a lease, so that a row shows whether its time is a delay.
@@ -364,8 +369,45 @@ class Engine:
         rows = state.execute(_BROWSE_BACK if newest else _BROWSE, where).fetchall()
         more, rows = len(rows) > limit, rows[:limit]
         messages = [message_of(seq, "", body, n, ins, exp, headers) for seq, n, exp, ins, body, headers, _ in rows]
-        following = f"{rows[-1][6]}.{rows[-1][0]}" if more else None
-        return Browsed(self._with_keys(queue, [row[0] for row in rows], messages), following)
+        places = [f"{row[6]}.{row[0]}" for row in rows]
+        messages = self._with_keys(queue, [row[0] for row in rows], messages)
+        return Browsed(messages, places[-1] if more else None, places, [None] * len(rows))
+
+    def browse_invisible(
+        self, name: str, limit: int, after: tuple[int, int] | None, newest: bool, leased: bool
+    ) -> Browsed:
+        """Return messages that are leased, or that are delayed, in the order in which that ends, or its reverse."""
+        queue = self._find(name)
+        state = self.state
+        state.flush()
+        place = after or ((INTEGER_MAX, INTEGER_MAX) if newest else (-1, -1))
+        rows = state.execute(
+            _INVISIBLE_BACK if newest else _INVISIBLE, (queue.id, state.now, *place, _BROWSED_MAX)
+        ).fetchall()
+        fitting = [(vis, seq) for vis, seq, receipt in rows if bool(receipt & _LEASED) is leased]
+        page = fitting[:limit]
+        last = page[-1] if len(fitting) > limit else rows[-1][:2] if len(rows) == _BROWSED_MAX else None
+        found = [state.execute(_ONE, (seq, queue.id)).fetchone() for _, seq in page]
+        messages = [message_of(seq, "", body, n, ins, exp, headers) for seq, n, exp, ins, body, headers, *_ in found]
+        messages = self._with_keys(queue, [seq for _, seq in page], messages)
+        places, due = [f"{vis}.{seq}" for vis, seq in page], [state.due_in(vis) for vis, _ in page]
+        return Browsed(messages, last and f"{last[0]}.{last[1]}", places, due)
+
+    def look(self, name: str, id_or_key: str) -> Looked | None:
+        """Return the message with this id or this key, and where it is."""
+        queue = self._find(name)
+        state = self.state
+        state.flush()
+        seqs = [number_of(id_or_key), state.keys.seq_of(queue.id, id_or_key)]
+        rows = (state.execute(_ONE, (seq, queue.id)).fetchone() for seq in seqs if seq is not None)
+        row = next((row for row in rows if row is not None), None)
+        if row is None:
+            return None
+        seq, n, exp, ins, body, headers, vis, receipt = row
+        (message,) = self._with_keys(queue, [seq], [message_of(seq, "", body, n, ins, exp, headers)])
+        if vis <= state.now:
+            return Looked(message, "waiting", None)
+        return Looked(message, "running" if receipt & _LEASED else "later", state.due_in(vis))
 
     def depth(self, name: str) -> Depth | None:
         """Count the messages; None if there is no such queue."""

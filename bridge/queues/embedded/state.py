@@ -727,6 +727,11 @@ class Keys:
         if self.due is None or until < self.due:
             self.due = until
 
+    def seq_of(self, number: int, key: str) -> int | None:
+        """Return the message that was put under a key of a queue, None without one; it may be gone."""
+        row = self._execute(_FIND, (number, key)).fetchone() if number in self.queues else None
+        return None if row is None else int(row[0])
+
     def of(self, seqs: Sequence[int]) -> dict[int, str]:
         """Return the keys of messages that have one."""
         marks = ",".join("?" * len(seqs))

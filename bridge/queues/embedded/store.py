@@ -23,6 +23,7 @@ from queuebell.bridge.queues.base import (
     PUT_WINDOW_S,
     Capabilities,
     Claim,
+    MessageState,
     NewMessage,
     PutReceipt,
     Received,
@@ -32,7 +33,7 @@ from queuebell.bridge.queues.embedded.committer import Call, Commit, Committer
 from queuebell.bridge.queues.embedded.engine import Engine
 from queuebell.bridge.queues.embedded.file import open_memory
 from queuebell.bridge.queues.embedded.state import Backlog, Grant, StoreObserver
-from queuebell.bridge.queues.served import Browsed, ReadRoom, ServedStore, Stamped
+from queuebell.bridge.queues.served import Browsed, Looked, ReadRoom, ServedStore, Stamped
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -161,8 +162,16 @@ class EmbeddedStore(ServedStore):
         engine = self._engine()
         return 0 if engine is None else engine.state.keys.count
 
-    async def browse(self, queue: str, limit: int = 32, *, after: str = "", newest: bool = False) -> Browsed:
-        """Return up to 32 visible messages from any position by one short request."""
+    async def browse(
+        self,
+        queue: str,
+        limit: int = 32,
+        *,
+        after: str = "",
+        newest: bool = False,
+        state: MessageState = "waiting",
+    ) -> Browsed:
+        """Return up to 32 messages of one state from any position by one short request."""
         limits.check_peek(queue, limit)
         place = None
         if after:
@@ -170,7 +179,15 @@ class EmbeddedStore(ServedStore):
                 raise BadInput("bad_parameter", "after must come from an earlier answer")
             place = (int(found[1]), int(found[2]))
         engine = self._engine() or await self._opened()
+        if state != "waiting":
+            return await self._ask(engine.browse_invisible, (queue, limit, place, newest, state == "running"))
         return await self._ask(engine.browse, (queue, limit, place, newest))
+
+    async def look(self, queue: str, id_or_key: str) -> Looked | None:
+        """Return the message with this id, or that was put under this key; None where there is none."""
+        limits.check_peek(queue, 1)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.look, (queue, id_or_key))
 
     # -- for the bridge --------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from queuebell.bridge.queues.base import NEVER, Claim, Counts, Depth, PutReceipt
+from queuebell.bridge.queues.base import NEVER, Claim, Counts, Depth, MessageState, PutReceipt
 
 
 class PutItem(msgspec.Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True):
@@ -80,6 +80,9 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     expires_at: str | None
     key: str | None = None
     headers: dict[str, str] = {}
+    state: MessageState | msgspec.UnsetType = msgspec.UNSET
+    visible_in_ms: int | msgspec.UnsetType = msgspec.UNSET
+    """When its delay or its lease ends."""
 
 
 class PutAnswer(msgspec.Struct, frozen=True):
@@ -107,12 +110,15 @@ class PeekAnswer(msgspec.Struct, frozen=True):
     """The answer to a peek."""
 
     messages: list[msgspec.Raw]
+    next: str | msgspec.UnsetType = msgspec.UNSET
+    """Where the next page begins, if there may be one and a state was named."""
 
 
 class Messages(msgspec.Struct, frozen=True):
     """The answer to a peek, as a client decodes it."""
 
     messages: list[Message]
+    next: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -53,6 +53,7 @@ from queuebell.bridge.queues.base import (
     Counts,
     Depth,
     Extend,
+    MessageState,
     NewMessage,
     PutOnceStore,
     PutReceipt,
@@ -79,6 +80,7 @@ from queuebell.bridge.queues.http.shapes import (
     SettleRequest,
 )
 from queuebell.bridge.queues.limits import check_key, check_put
+from queuebell.bridge.queues.served import Browsed, Looked
 
 log = logging.getLogger("queuebell.store")
 
@@ -249,6 +251,28 @@ class HttpStore(PutOnceStore):
         """Return messages without leasing them."""
         answer = decode(PEEK, await self._call("GET", queue, f"/peek?max={whole(limit, 'max')}"))
         return [stored(message) for message in answer.messages]
+
+    async def browse(self, queue: str, state: MessageState, limit: int = 32, after: str = "") -> Browsed:
+        """Return up to 32 messages of one state, and where the next page begins.
+
+        Raises `Unsupported` where the bridge's store shows only those that wait.
+        """
+        query = f"max={whole(limit, 'max')}&state={state}" + (f"&after={quote(after)}" if after else "")
+        answer = decode(PEEK, await self._call("GET", queue, f"/peek?{query}"))
+        due = [message.visible_in_ms or None for message in answer.messages]
+        return Browsed([stored(message) for message in answer.messages], answer.next or None, due_in_ms=due)
+
+    async def look(self, queue: str, id_or_key: str) -> Looked | None:
+        """Return the message with this id, or that was put under this key; None where there is none.
+
+        Raises `Unsupported` where the bridge's store cannot find one message.
+        """
+        check_key(id_or_key)
+        try:
+            found = decode(MESSAGE, await self._call("GET", queue, f"/messages/{quote(id_or_key, safe='')}"))
+        except MessageNotFound:
+            return None
+        return Looked(stored(found), found.state or "waiting", found.visible_in_ms or None)
 
     async def depth(self, queue: str) -> Depth | None:
         """Count the messages; None for a queue that does not exist."""
@@ -572,6 +596,7 @@ class Problem(msgspec.Struct):
 PUT: Final = msgspec.json.Decoder(PutAnswer)
 RECEIVE: Final = msgspec.json.Decoder(ReceiveAnswer)
 PEEK: Final = msgspec.json.Decoder(Messages)
+MESSAGE: Final = msgspec.json.Decoder(Message)
 SETTLE: Final = msgspec.json.Decoder(Settling)
 DESCRIBE: Final = msgspec.json.Decoder(Describe)
 LIST: Final = msgspec.json.Decoder(Listing)
@@ -595,11 +620,17 @@ def problem_in(body: bytes) -> Problem:
         return Problem()
 
 
+class MessageNotFound(StoreError):
+    """There is no such message."""
+
+
 def refusal(status: int, problem: Problem, retry_after: float | None) -> Exception:
     """Return the error for a rejection; ``retry_after`` in seconds, if given."""
     code, detail = problem.code, problem.detail or f"the queue service answered {status}"
     if code == "queue_not_found":
         return QueueNotFound(detail)
+    if code == "message_not_found":
+        return MessageNotFound(detail)
     if code == "bad_queue_reference":
         return BadQueueReference(detail)
     if code in STATUS_BY_CODE and (status in (400, 413) or code == "message_conflict"):

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import functools
 import hashlib
+import itertools
 import pathlib
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ from queuebell.bridge.queues.embedded.committer import Upkeep
 from queuebell.bridge.queues.embedded.engine import Engine
 from queuebell.bridge.queues.embedded.file import open_file, open_memory
 from queuebell.bridge.queues.embedded.state import Backlog, Grant, GrantResult
+from queuebell.bridge.queues.served import Looked
 from tests.bridge.queues.clocks import WALL, FakeClock
 from tests.support.writers import counts_of
 
@@ -541,6 +543,8 @@ class EngineMachine(RuleBasedStateMachine):
                 seen = [each.seen("") for each in self.visible(name)]
                 assert engine.peek(name, 3) == seen[:3]
                 assert self.browsed(name, False) == seen and self.browsed(name, True) == seen[::-1]
+                for leased, newest in itertools.product((False, True), repeat=2):
+                    self.invisible_are_the_models(name, stands, leased, newest)
                 engine.state.flush()
                 assert counts_of(queue.tally) == counts_of(engine.state.counted(queue.id))
         listing = [(name, self.model[name].metadata) for name in BOTH if name in self.model]
@@ -550,6 +554,25 @@ class EngineMachine(RuleBasedStateMachine):
         assert engine.queues("a", "", 9) == [name for name, _ in listing] and engine.queues("b", "", 9) == []
         if not self.open:
             self.commit()
+
+    def invisible_are_the_models(self, name: str, stands: Modelled, leased: bool, newest: bool) -> None:
+        """By pages of two, and each alone by its id and by its key."""
+        place = "running" if leased else "later"
+        due = [each for each in stands.entries.values() if each.vis > self.now and each.leased is leased]
+        due.sort(key=lambda each: (each.vis, each.seq), reverse=newest)
+        found: list[tuple[StoredMessage, int | None]] = []
+        following: str | None = f"{2**63 - 1}.0" if newest else "0.0"
+        while following is not None:
+            vis, _, seq = following.partition(".")
+            page = self.engine.browse_invisible(name, 2, (int(vis), int(seq)), newest, leased)
+            found += zip(page.messages, page.due_in_ms, strict=True)
+            following = page.following
+        assert found == [(each.seen(""), self.due_in(each.vis)) for each in due]
+        for each in due[:3]:
+            looked = Looked(each.seen(""), place, self.due_in(each.vis))
+            assert self.engine.look(name, f"{each.seq:016x}") == looked
+            assert each.key is None or self.engine.look(name, each.key) == looked
+        assert self.engine.look(name, "f" * 16) is self.engine.look(name, "no such key") is None
 
     def browsed(self, name: str, newest: bool) -> list[StoredMessage]:
         """All pages of two."""

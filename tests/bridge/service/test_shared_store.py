@@ -151,6 +151,9 @@ async def test_what_the_engine_cannot_do_is_refused_by_name() -> None:
         front = Served(bridge, server)
         reply = await front.ask("GET", f"/v1/queues/{QUEUE}/peek")
         assert (reply.status, reply.code) == (501, "unsupported")
+        for target in ("peek?state=later", "peek?after=1.1", "messages/one"):
+            reply = await front.ask("GET", f"/v1/queues/{QUEUE}/{target}")
+            assert (reply.status, reply.code) == (501, "unsupported")
         reply = await front.ask("PUT", f"/v1/queues/{QUEUE}/messages/one", b"x")
         assert (reply.status, reply.code) == (501, "unsupported")
         client = HttpStore(server.url)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import pathlib
 import re
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
+from queuebell.bridge.contract.calls import JSON
 from queuebell.command.main import main
 from tests.queuebell.command.test_key import created
 from tests.support.command import Serving, perform, serving
@@ -126,6 +128,29 @@ def test_a_queue_is_paused_and_resumed(bridge: Serving) -> None:
     assert resumed == {"queue": "pause/q", "paused": False}
     assert bridge.client("queue", "get", "pause/q") == "x\n"
     bridge.client("queue", "pause", "pause/missing", code=1)
+
+
+def test_messages_are_shown_where_they_are(bridge: Serving) -> None:
+    """What waits, is delayed or is leased, as bodies and as JSON; one by its id; of what is gone nothing."""
+    bridge.client("queue", "put", "where/q", "first", "second", "--header", "name=value")
+    bridge.client("queue", "put", "where/q", "delayed", "--delay-ms", "90000", "--id", "order-7")
+    receive = urllib.request.Request(
+        f"{bridge.url}/v1/queues/where/q/receive", data=b"{}", headers={"Content-Type": JSON}
+    )
+    with urllib.request.urlopen(receive, timeout=100) as answer:
+        (leased,) = json.load(answer)["messages"]
+    states = {"waiting": "second\n", "later": "delayed\n", "running": "first\n"}
+    assert {state: bridge.client("queue", "peek", "where/q", "--state", state) for state in states} == states
+    line = json.loads(bridge.client("queue", "peek", "where/q", "--state", "running", "--json"))
+    assert (line["id"], line["state"], line["visible_in_ms"] > 0) == (leased["id"], "running", True)
+    shown = bridge.client("queue", "show", "where/q", "order-7").splitlines()
+    assert shown[0].startswith("later, for another ") and shown[1:] == ["", "delayed"]
+    assert bridge.client("queue", "show", "where/q", leased["id"]).splitlines()[1:] == ["name: value", "", "first"]
+    assert json.loads(bridge.client("queue", "show", "where/q", "order-7", "--json"))["key"] == "order-7"
+    gone = json.loads(bridge.client("queue", "show", "where/q", "order-8", "--json", code=1))
+    assert gone["error"].startswith("where/q has no message order-8")
+    bridge.client("queue", "show", "where/q", " ", code=2)
+    bridge.client("queue", "peek", "where/q", "--state", "gone", code=2)
 
 
 def test_a_put_with_an_id_is_done_once(bridge: Serving, tmp_path: pathlib.Path) -> None:

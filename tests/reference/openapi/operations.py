@@ -31,9 +31,10 @@ from queuebell.bridge.http.page.feed import Feed
 from queuebell.bridge.http.page.login import LoginRoutes, SignedIn, SignIn
 from queuebell.bridge.http.server.answer import JSON_TYPE
 from queuebell.bridge.http.wire import Wires
-from queuebell.bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX
+from queuebell.bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX, MessageState
 from queuebell.bridge.queues.http.shapes import (
     CreateRequest,
+    Message,
     PauseRequest,
     PeekAnswer,
     PutAnswer,
@@ -75,6 +76,14 @@ ANSWERS: Final = (
 )  # fmt: skip
 
 QUEUE: Final = "/v1/queues/{account}/{queue}"
+_ID: Final[Json] = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "description": KEY_FORM[0].upper() + KEY_FORM[1:] + ".",
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._~:@=+-]{0,127}$"},
+    "example": "order-17",
+}
 _AS_IT_IS: Final[Json] = {"application/octet-stream": {"schema": {}}, "text/plain": {"schema": {"type": "string"}}}
 """Two for an example: there may be any, or none."""
 _STORE: Final = ("storage_unavailable", "draining", "unsupported")
@@ -276,14 +285,7 @@ _PUTS: Final = (
         tag="queues",
         route=QueueRoutes.put_once,
         parameters=(
-            {
-                "name": "id",
-                "in": "path",
-                "required": True,
-                "description": KEY_FORM[0].upper() + KEY_FORM[1:] + ".",
-                "schema": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._~:@=+-]{0,127}$"},
-                "example": "order-17",
-            },
+            _ID,
             _CREATE,
             _query("visible_after_ms", "For how long it cannot be received.", _whole(0, DELAY_MS_MAX, 0)),
             _query(
@@ -369,13 +371,31 @@ _HANDLING: Final = (
                 f"The maximum number to show; fewer if the answer would exceed {PEEK_BYTES_MAX} bytes.",
                 _whole(1, BATCH_MAX, BATCH_MAX),
             ),
+            _query(
+                "state", "Where they are.", {"enum": list(get_args(MessageState)), "default": "waiting"}
+            ),
+            _query("after", "`next` of an earlier answer.", {"type": "string", "pattern": r"^(\d{1,18}\.\d{1,18})?$"}),
+            _query("newest", "In reverse: the newest first.", {"type": "boolean", "default": False}),
         ),
         answers={
             200: _json(
-                "Messages that could be received now.", PeekAnswer, {"messages": [{"id": _CLAIM["id"], **_MESSAGE}]}
+                "Messages of one state.", PeekAnswer, {"messages": [{"id": _CLAIM["id"], **_MESSAGE}]}
             )
         },
         codes=("queue_not_found", *_STORE),
+    ),
+    Operation(
+        method="GET",
+        path=QUEUE + "/messages/{id}",
+        id="showMessage",
+        verb=Verb.LOOK,
+        tag="queues",
+        route=QueueRoutes.look,
+        parameters=(_ID,),
+        answers={
+            200: _json("The message.", Message, {"id": _CLAIM["id"], **_MESSAGE, "state": "waiting"})
+        },
+        codes=("queue_not_found", "message_not_found", *_STORE),
     ),
     Operation(
         method="DELETE",

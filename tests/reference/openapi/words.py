@@ -119,9 +119,10 @@ WORDS: Final[Words] = {
     },
     "PeekAnswer": {
         "messages": {
-            "description": "The first messages that could be received; fewer than requested if they are large.",
+            "description": "Messages of one state; fewer than requested if they are large.",
             "items": reference("Message"),
-        }
+        },
+        "next": said("What to pass as `after`; only sent where more may follow and a state was asked for."),
     },
     "Message": {
         "": said("A message. Its body is text if it is UTF-8, else base64; a peek returns no receipt."),
@@ -134,6 +135,8 @@ WORDS: Final[Words] = {
         "expires_at": said(f"When it expires; null means never. {MOMENT}", format="date-time"),
         "key": said("The id under which it was put, if any."),
         "headers": said(f"{HEADERS} Absent if there are none."),
+        "state": said("Where it is: only where that was asked for, or of one message."),
+        "visible_in_ms": said("In how many ms its delay or its lease ends.", minimum=0),
     },
     "Depth": {
         "": said("How many messages there are."),

@@ -3,7 +3,7 @@
 import { facts, later, make, plain, put, span, table, text, count, whole, hrefOf } from "./parts.js";
 import { ask, change, changes } from "./told.js";
 
-const POISON = "-poison";
+export const POISON = "-poison";
 const PAGE = 32;
 
 export function buried(left, queue, path) {

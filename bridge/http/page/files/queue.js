@@ -1,6 +1,7 @@
 // One queue: what is wrong, its way as a picture, who works on what, how it does, and its dead letters.
 
-import { buried } from "./buried.js";
+import { POISON, buried } from "./buried.js";
+import { messages } from "./messages.js";
 import { announcer, count, facts, make, number, plain, put, span, table, text, whole } from "./parts.js";
 import { picture } from "./picture.js";
 import { between, plot, rates, spans, within } from "./plots.js";
@@ -60,10 +61,11 @@ export function queueView(left, queue) {
   ]);
   const pause = make("button", { type: "button", disabled: true }, "Pause");
   const graves = buried(left, queue, path);
+  const held = queue.endsWith(POISON) ? [] : [messages(left, path).element];
   const plots = make("div", { class: "plots" }, flow.element, depth.element, handling.element, beforehand.element);
   const handlers = make("div", {}, make("h2", {}, "Outcomes"), jobs.element);
   const known = make(
-    "div", { hidden: true }, way.element, make("div", { class: "tools" }, pause), graves.element,
+    "div", { hidden: true }, way.element, make("div", { class: "tools" }, pause), ...held, graves.element,
     make("h2", {}, "Long-running"), atWork.element,
     make("h2", {}, "Activity"), plots, make("div", { class: "pair" }, make("div", { class: "card" }, state.element), make("div", { class: "card" }, sources.element)),
     handlers, make("h2", {}, "Listeners"), sessions.element, others.element,

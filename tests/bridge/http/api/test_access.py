@@ -69,6 +69,7 @@ WANTED: dict[tuple[str, str], Verb | None] = {
     ("GET", QUEUE): Verb.LOOK,
     ("GET", QUEUE + "/explain"): Verb.LOOK,
     ("GET", QUEUE + "/peek"): Verb.LOOK,
+    ("GET", QUEUE + "/messages/{id}"): Verb.LOOK,
     ("GET", "/v1/wakes"): Verb.LOOK,
     ("GET", "/v1/watch"): Verb.LOOK,
     ("GET", "/v1/watch/listeners"): Verb.OPERATE,

@@ -22,7 +22,9 @@ from queuebell.bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
+from queuebell.bridge.http.api import queues
 from queuebell.bridge.http.api.routes import Unread, refusal_of
+from queuebell.bridge.queues.embedded import engine
 from tests.support.web import JSON, Served, request, serving
 
 
@@ -187,6 +189,58 @@ async def test_a_put_under_an_id_expires_when_it_says(ttl: str, expires: bool, s
     assert (await served.ask("PUT", f"/v1/queues/a/b/messages/one{ttl}", b"x")).status == 201
     (message,) = (await served.ask("GET", "/v1/queues/a/b/peek")).json["messages"]
     assert (message["key"], message["expires_at"] is not None) == ("one", expires)
+
+
+async def test_messages_are_shown_by_their_state(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that wait, are delayed and are leased, page by page, and each by its id; pages that find little go on."""
+    monkeypatch.setattr(engine, "_BROWSED_MAX", 3)
+    items = [{"body": f"now {number}"} for number in range(5)]
+    items += [{"body": f"later {number}", "visible_after_ms": 60_000 + number} for number in range(5)]
+    await served.ask("POST", "/v1/queues/a/b/messages", json.dumps({"messages": items}).encode(), media=JSON)
+    await served.ask("PUT", "/v1/queues/a/b/messages/order-17?visible_after_ms=90000", b"seventeen")
+    await served.ask("POST", "/v1/queues/a/b/receive", b'{"max": 2}', media=JSON)
+    found: dict[str, list[str]] = {}
+    for state in ("waiting", "later", "running"):
+        after: str | None = ""
+        while after is not None:
+            reply = await served.ask("GET", f"/v1/queues/a/b/peek?state={state}&max=2&after={after}")
+            assert reply.status == 200 and len(reply.json["messages"]) <= 2
+            for message in reply.json["messages"]:
+                found.setdefault(state, []).append(message["body"])
+                alone = (await served.ask("GET", f"/v1/queues/a/b/messages/{message['id']}")).json
+                assert (alone["id"], alone["state"], alone["body"]) == (message["id"], state, message["body"])
+                assert ("visible_in_ms" in alone) == ("visible_in_ms" in message) == (state != "waiting")
+                assert "pop_receipt" not in alone
+            after = reply.json.get("next")
+    later = [f"later {number}" for number in range(5)]
+    waiting = [f"now {number}" for number in (2, 3, 4)]
+    assert found == {"waiting": waiting, "later": [*later, "seventeen"], "running": ["now 0", "now 1"]}
+    newest = (await served.ask("GET", "/v1/queues/a/b/peek?newest=true&max=1")).json["messages"]
+    assert [message["body"] for message in newest] == ["now 4"]
+    assert (await served.ask("GET", "/v1/queues/a/b/messages/order-17")).json["body"] == "seventeen"
+    for target, code in (
+        ("a/b/messages/order-18", "message_not_found"),
+        ("a/none/messages/order-17", "queue_not_found"),
+        ("a/none/peek?state=later", "queue_not_found"),
+        ("a/b/messages/%20", "bad_parameter"),
+        ("a/b/peek?state=gone", "bad_parameter"),
+        ("a/b/peek?newest=yes", "bad_parameter"),
+        ("a/b/peek?after=1", "bad_parameter"),
+    ):
+        assert (await served.ask("GET", f"/v1/queues/{target}")).code == code, target
+
+
+async def test_large_messages_are_shown_in_several_answers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "PEEK_BYTES_MAX", 150_000)
+    for number in range(4):
+        await served.ask("PUT", f"/v1/queues/a/b/messages/n-{number}?visible_after_ms=60000", b"x" * 60_000)
+    keys, after = [], ""
+    while after is not None:
+        answer = (await served.ask("GET", f"/v1/queues/a/b/peek?state=later&after={after}")).json
+        assert len(answer["messages"]) == 2
+        keys += [message["key"] for message in answer["messages"]]
+        after = answer.get("next")
+    assert keys == [f"n-{number}" for number in range(4)]
 
 
 async def test_as_many_triggers_are_accepted_as_were_sent(served: Served) -> None:

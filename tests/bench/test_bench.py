@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 import time
@@ -11,12 +10,9 @@ from typing import cast
 
 import pytest
 
-from bench import peers
 from bench.figures import Report
 from bench.openloop import Schedule, Wire
-from bench.peers import SYSTEMS, lines_of, tell
 from bench.results import write
-from bench.stages import FLUSH
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,16 +55,6 @@ def test_quick_run_measures_and_leaves_nothing(tmp_path: Path, name: str) -> Non
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "NOT MEASURED" not in out.read_text("utf-8")
     assert list(scratch.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["postgres", "postgres-pressure", "postgres_pressure"])
-def test_what_needs_others_beside_us_says_so(tmp_path: Path, name: str) -> None:
-    """Without a server or the other queues a figure on request is reported as not measured, with what it needs."""
-    out = tmp_path / "RESULTS.md"
-    command = [sys.executable, "-m", "bench", "--quick", "--out", str(out), name]
-    ran = subprocess.run(command, cwd=ROOT, env={"PATH": ""}, capture_output=True, text=True, timeout=500, check=False)
-    assert ran.returncode == 1, ran.stdout + ran.stderr
-    assert "NOT MEASURED: RuntimeError: needs a PostgreSQL server" in out.read_text("utf-8")
 
 
 class Sent:
@@ -118,42 +104,3 @@ async def test_answers_are_counted_by_status_until_all_are_there() -> None:
     assert run.latencies[b"201"][0] >= 2.0
     run.fail(b"closed afterwards")
     assert run.wrong is None
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_each_system_is_a_program_of_its_own(name: str) -> None:
-    """Its file has a producer, its command is that of the file, and the file is no longer than a first page."""
-    system = SYSTEMS[name]
-    source = (peers.PROGRAMS / f"{system.program}.py").read_text("utf-8")
-    functions = [node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.AsyncFunctionDef)]
-    assert "producing" in functions
-    assert not system.worker or any(f"bench.programs.{system.program}" in part for part in system.worker)
-    assert 5 < lines_of(source) < 40
-
-
-def test_everybody_is_in_the_lock() -> None:
-    """What is named as a rival is installed by the peers' lock, in the version that the lock says."""
-    locked = (ROOT / "requirements-peers.lock").read_text("utf-8")
-    for name in (name for name, system in SYSTEMS.items() if system.rival):
-        assert f"\n{name}==" in locked, name
-
-
-def waits(ours: float) -> dict[str, tuple[list[float], list[float]]]:
-    """Everybody took 2 ms and more; ours what is said."""
-    return {name: ([ours if name == peers.OURS else 2.0 + at] * 3, [1.0]) for at, name in enumerate(SYSTEMS)}
-
-
-@pytest.mark.parametrize("ours, verdict", [(1.5, True), (9.5, False)])
-def test_ours_is_held_against_the_best_of_the_others(ours: float, verdict: bool) -> None:
-    """Below every other at p50 and p99, or written as missed, with the name of the one that is better."""
-    report = Report("peers")
-    tell(report, waits(ours), dict.fromkeys(SYSTEMS, 7), [(FLUSH, 0.91)])
-    found = {figure.name: figure for figure in report.figures}
-    for share in ("p50", "p99"):
-        figure = found[f"{share}, ms: Queuebell, below every other (Celery with Redis)"]
-        assert (figure.met, figure.target) == (verdict, "<= 5.00")
-    assert found["Celery with Redis: commands of Redis while idle"].value == "7"
-    assert found[f"Queuebell, of its p50, ms: {FLUSH}"].value == "0.91"
-    assert found["bare NATS, and Queuebell's commit with its flush: the sum of both p50, ms"].value == "11.91"
-    assert found["Queuebell: lines of the program"].value == "10"
-    assert not any("bare NATS" in name and "lines" in name for name in found)

@@ -32,6 +32,7 @@ from tests.support.outboxes import (
     Rig,
     Writer,
     abandon,
+    is_empty,
     opened,
     put,
     within_savepoint,
@@ -104,13 +105,6 @@ async def has(store: QueueStore, count: int, queue: str = QUEUE) -> None:
         return depth is not None and depth.visible + depth.invisible >= count
 
     await until(there, f"{count} messages in {queue}")
-
-
-async def is_empty(rig: Rig) -> None:
-    async def empty() -> bool:
-        return await rig.count() == 0
-
-    await until(empty, "the outbox is empty")
 
 
 async def test_headers_wait_with_their_message(rig: Rig, store: MemoryStore) -> None:

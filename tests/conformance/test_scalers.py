@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import pathlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -26,29 +25,15 @@ import pytest
 from queuebell.bridge import Bridge, StoreUnavailable
 from queuebell.listeners import Scaler
 from queuebell.listeners.scaling.actuators.base import Actuator
-from tests.support.actuators import KINDS, OfProcesses, OfUnits, World, world_of
+from tests.conformance.test_actuators import units, world
+from tests.support.actuators import OfProcesses, OfUnits, World
 from tests.support.processes import PATIENCE_S
+
+__all__ = ["units", "world"]
 
 # Private: `_queue_scaler`: the scaler pauses and does not retry.
 
 QUEUE = "billing/orders"
-
-
-@pytest.fixture(params=KINDS)
-async def world(
-    request: pytest.FixtureRequest, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[World]:
-    """The world of each kind."""
-    async with world_of(request.param, tmp_path, monkeypatch) as made:
-        yield made
-
-
-@pytest.fixture
-async def units(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OfUnits]:
-    """The world of systemd, whose workers outlive their scaler."""
-    async with world_of("systemd", tmp_path, monkeypatch) as made:
-        assert isinstance(made, OfUnits)
-        yield made
 
 
 async def until(holds: Callable[[], bool]) -> None:

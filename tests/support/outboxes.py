@@ -33,6 +33,7 @@ from queuebell.bridge.producer.outbox.table import Execute, Place
 from queuebell.bridge.queues import open_store
 from queuebell.bridge.queues.base import Body, PutReceipt, QueueStore
 from queuebell.frameworks.sqlalchemy import Outbox
+from tests.support.processes import until
 
 T = TypeVar("T")
 QUEUE = "billing/orders"
@@ -371,3 +372,10 @@ async def main(kind: str, database: str, store: str, step: str, fault: str = "")
 
 if __name__ == "__main__":
     asyncio.run(main(*sys.argv[1:]))
+
+
+async def is_empty(rig: Rig) -> None:
+    async def empty() -> bool:
+        return await rig.count() == 0
+
+    await until(empty, "the outbox is empty")

@@ -15,7 +15,6 @@ from bench.cost.crew import play
 from bench.cost.day import Burst, Day
 from bench.cost.policy import POLICIES
 from bench.cost.scaled import ScaledFleet
-from queuebell.listeners.scaling.processes import Processes
 from queuebell.listeners.scaling.scaled_queue import ScaledQueue
 from queuebell.listeners.wake.table import Command
 
@@ -101,24 +100,3 @@ def test_a_pause_that_outlives_its_reason_is_seen(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ScaledQueue, "_take_waiting", late)
     monkeypatch.setattr(ScaledQueue, "_pauses_in_vain", lambda self: False)
     assert watched("rough-32", TRICKLE, 70).run().first.max_s > 10.0
-
-
-def test_the_scaler_is_the_real_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault in its rules shows in the bill: who never ends runs all day, who counts too much starts too many."""
-    right = play("own-zero-32", BURST, 70, 1)
-    with monkeypatch.context() as fault:
-        fault.setattr(Processes, "idle", lambda self, now: [])
-        assert play("own-zero-32", BURST, 70, 1).process_s > 2 * right.process_s
-    with monkeypatch.context() as fault:
-        fault.setattr(ScaledQueue, "worth", lambda self, now, count, woken=True: 3)
-        small = Day(600.0, 2.0, (Burst(100.0, 1),))
-        assert play("own-zero-32", small, 70, 1).starts == 3
-
-
-def test_who_is_ended_while_busy_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check of this page can fail: rules that end whoever is there end one that holds messages."""
-    monkeypatch.setattr(Processes, "idle", lambda self, now: self.ids)
-    fleet = watched("own-zero-32", Day(900.0, 30.0, (Burst(100.0, 320),)), 70)
-    fleet.run()
-    assert fleet.busy_ends > 0
-    assert fleet.store.deletes == 320, "even so it finishes what it holds"

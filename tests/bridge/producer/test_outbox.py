@@ -32,7 +32,7 @@ from queuebell.bridge.producer.outbox.table import Execute, Place
 from queuebell.bridge.queues.base import Body, Capabilities, NewMessage, PutReceipt, new_messages
 from queuebell.bridge.queues.http.store import HttpStore
 from queuebell.frameworks.sqlalchemy import Outbox
-from tests.support.outboxes import QUEUE, Rig, SqlAlchemyRig, put
+from tests.support.outboxes import QUEUE, Rig, SqlAlchemyRig, is_empty, put
 from tests.support.processes import Processes, until
 from tests.support.sim_loop import pass_time, simulated
 
@@ -61,13 +61,6 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     await rig.create()
     yield rig
     await rig.close()
-
-
-async def is_empty(rig: Rig) -> None:
-    async def empty() -> bool:
-        return await rig.count() == 0
-
-    await until(empty, "the outbox is empty")
 
 
 @pytest.mark.parametrize("once", [True, False])

@@ -7,8 +7,6 @@ import datetime
 import functools
 import hashlib
 import itertools
-import pathlib
-import sqlite3
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -32,10 +30,9 @@ from queuebell.bridge.queues.base import (
     Settlement,
     StoredMessage,
 )
-from queuebell.bridge.queues.embedded import file as sqlite_file
 from queuebell.bridge.queues.embedded.committer import Upkeep
 from queuebell.bridge.queues.embedded.engine import Engine
-from queuebell.bridge.queues.embedded.file import open_file, open_memory
+from queuebell.bridge.queues.embedded.file import open_memory
 from queuebell.bridge.queues.embedded.state import Backlog, Grant, GrantResult
 from queuebell.bridge.queues.served import Looked
 from tests.bridge.queues.clocks import WALL, FakeClock
@@ -635,60 +632,6 @@ def test_many_that_expire_together_go_in_slices(count: int) -> None:
         assert [each.body for each in received.messages] == [b"stays"]
         assert commits == -(-count // 1000)
         assert rows(engine) == 2 + commits
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture(autouse=True)
-def short_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the log a small length beforehand: there are many files to open."""
-    monkeypatch.setattr(sqlite_file, "_LOG_BYTES", 8192)
-
-
-def message_bodies(path: pathlib.Path) -> list[bytes]:
-    """Open a data file as a start does, write to it, and return the bodies that it held before."""
-    connection, lock = open_file(path)
-    try:
-        found = [body for (body,) in connection.execute("SELECT body FROM messages")]
-        connection.execute("INSERT INTO queues VALUES (7, 'a/q', '{}', 0, 0)")
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        assert version == len(sqlite_file.STEPS)
-    finally:
-        connection.close()
-        lock.release()
-    return found
-
-
-def half_made(path: pathlib.Path) -> None:
-    """Leave what older versions left where they died in their first start: a page, and a journal of zeros."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
-        connection.execute("VACUUM")
-    with path.open("r+b") as file:
-        file.truncate(4096)
-        file.seek(28)
-        file.write((1).to_bytes(4))
-        file.seek(40)
-        file.write(bytes(4))
-
-
-def test_what_an_older_version_left_half_made_is_made_anew(tmp_path: pathlib.Path) -> None:
-    """With its journal or without: there was never a table in it."""
-    path = tmp_path / "queue.db"
-    for journal in (None, bytes(512), sqlite_file_journal(1)):
-        path.unlink(missing_ok=True)
-        half_made(path)
-        if journal is not None:
-            path.with_name("queue.db-journal").write_bytes(journal)
-        assert message_bodies(path) == []
-
-
-def sqlite_file_journal(pages: int) -> bytes:
-    """Return the head of a journal of a file that had so many pages."""
-    return bytes.fromhex("d9d505f920a163d7") + bytes(8) + pages.to_bytes(4) + bytes(492)
 
 
 def test_a_slice_that_is_taken_back_changes_nothing() -> None:

@@ -79,6 +79,17 @@ IMPORTS = (
 )
 
 
+def test_what_an_older_version_left_half_made_is_made_anew(tmp_path: pathlib.Path) -> None:
+    """With its journal or without: there was never a table in it."""
+    path = tmp_path / "queue.db"
+    for journal in (None, bytes(512), sqlite_file_journal(1)):
+        path.unlink(missing_ok=True)
+        half_made(path)
+        if journal is not None:
+            path.with_name("queue.db-journal").write_bytes(journal)
+        assert message_bodies(path) == []
+
+
 def test_a_first_start_killed_anywhere_is_begun_again(tmp_path: pathlib.Path) -> None:
     """Whatever it leaves, the next one opens it, and leaves nothing else lying about."""
     folder = tmp_path / "data"

@@ -142,8 +142,11 @@ async def test_a_node_goes_that_all_are_connected_to(
             else:
                 leader.pause()
             await place.works("with two nodes")
-            left = [await cluster.clients(node) for node in cluster.nodes if node is not leader]
-            assert set.union(*left) >= PARTIES
+
+            async def moved() -> bool:
+                return set.union(*[await cluster.clients(each) for each in cluster.nodes if each != leader]) >= PARTIES
+
+            await until(moved, "everybody is connected to the other two", PATIENCE_S)
             if how == "freeze":
                 leader.resume()
                 await place.works("with all again")

@@ -143,7 +143,6 @@ def test_messages_are_shown_where_they_are(bridge: Serving) -> None:
     gone = json.loads(bridge.client("queue", "show", "where/q", "order-8", "--json", code=1))
     assert gone["error"].startswith("where/q has no message order-8")
     bridge.client("queue", "show", "where/q", " ", code=2)
-    bridge.client("queue", "peek", "where/q", "--state", "gone", code=2)
 
 
 def test_a_put_with_an_id_is_done_once(bridge: Serving, tmp_path: pathlib.Path) -> None:

@@ -112,7 +112,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="do not delete; the messages come back when the lease ends, uncounted where the store allows it",
     )
 
-    peek = action("peek", "show visible messages without taking them", queue_transfer.peek)
+    peek = action("peek", "show messages without taking them", queue_transfer.peek)
     peek.add_argument("--max", type=int, default=32, metavar="N", help="at most this many, 1 to 32 (default 32)")
     peek.add_argument(
         "--state",

@@ -146,7 +146,7 @@ async def show(store: QueueStore, args: argparse.Namespace) -> int:
     if not args.json:
         till = "" if found.due_in_ms is None else f", for another {found.due_in_ms / 1000:.1f} s"
         message = found.message
-        print(f"{found.state}{till}; received {message.dequeue_count} times; put at {message.inserted_at.isoformat()}")
+        print(f"{found.state}{till}; attempts: {message.dequeue_count}; put at {message.inserted_at.isoformat()}")
         for name, value in message.headers.items():
             print(f"{name}: {tamed(value.encode())}")
         print(flush=True)

@@ -267,7 +267,7 @@ class QueueRoutes:
         Those that wait, unless `state` says otherwise. With `state`, `after` or `newest` the answer has `next` where
         more may follow. Of a queue in a shared store only the first that wait are shown.
         """
-        query = query_of(request)
+        query = only_query_of(request, "max", "state", "after", "newest")
         limit = number(query, "max", 1, BATCH_MAX, BATCH_MAX)
         if query.keys() & {"state", "after", "newest"}:
             return await self._browse(query, queue, limit)

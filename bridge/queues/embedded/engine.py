@@ -59,8 +59,11 @@ _BROWSE_BACK = (
     "SELECT seq, n, exp, ins, body, headers, vis FROM messages WHERE q=? AND vis<=? AND (vis, seq)<(?, ?) "
     "ORDER BY vis DESC, seq DESC LIMIT ?"
 )
-_INVISIBLE = "SELECT vis, seq, rcpt FROM messages WHERE q=? AND vis>? AND (vis, seq)>(?, ?) ORDER BY vis, seq LIMIT ?"
-_INVISIBLE_BACK = _INVISIBLE.replace(">(?, ?)", "<(?, ?)").replace("vis, seq LIMIT", "vis DESC, seq DESC LIMIT")
+# With two bounds below SQLite would search by the first, and step over all rows in between.
+_INVISIBLE = "SELECT vis, seq, rcpt FROM messages WHERE q=? AND (vis, seq)>(?, ?) ORDER BY vis, seq LIMIT ?"
+_INVISIBLE_BACK = (
+    "SELECT vis, seq, rcpt FROM messages WHERE q=? AND (vis, seq)<(?, ?) AND vis>? ORDER BY vis DESC, seq DESC LIMIT ?"
+)
 _BROWSED_MAX = 1024
 """Messages of either state that one call looks at for those of one: it takes a few milliseconds at most."""
 _ONE = "SELECT seq, n, exp, ins, body, headers, vis, rcpt FROM messages WHERE seq=? AND q=?"
@@ -380,10 +383,12 @@ class Engine:
         queue = self._find(name)
         state = self.state
         state.flush()
-        place = after or ((INTEGER_MAX, INTEGER_MAX) if newest else (-1, -1))
-        rows = state.execute(
-            _INVISIBLE_BACK if newest else _INVISIBLE, (queue.id, state.now, *place, _BROWSED_MAX)
-        ).fetchall()
+        if newest:
+            where = (queue.id, *(after or (INTEGER_MAX, INTEGER_MAX)), state.now, _BROWSED_MAX)
+            rows = state.execute(_INVISIBLE_BACK, where).fetchall()
+        else:
+            place = max(after or (0, 0), (state.now, INTEGER_MAX))
+            rows = state.execute(_INVISIBLE, (queue.id, *place, _BROWSED_MAX)).fetchall()
         fitting = [(vis, seq) for vis, seq, receipt in rows if bool(receipt & _LEASED) is leased]
         page = fitting[:limit]
         last = page[-1] if len(fitting) > limit else rows[-1][:2] if len(rows) == _BROWSED_MAX else None

@@ -11,8 +11,8 @@ export function messages(left, path) {
   const tabs = Object.entries(STATES).map(([state, title]) => [state, make("button", { type: "button", "aria-pressed": "false", onclick: () => open(state) }, title)]);
   const id = make("input", { type: "search", maxlength: "128", spellcheck: "false" });
   const find = make("button", { type: "button" }, "Find");
-  const on = make("button", { type: "button", hidden: true, onclick: () => (places.push(following), load()) }, "Next");
-  const back = make("button", { type: "button", hidden: true, onclick: () => (places.pop(), load()) }, "Previous");
+  const on = make("button", { type: "button", hidden: true, onclick: () => (following === null || places.push(following), (following = null), load()) }, "Next");
+  const back = make("button", { type: "button", hidden: true, onclick: () => (places.length > 1 && places.pop(), load()) }, "Previous");
   const told = make("span", { class: "dim", role: "status" });
   const list = table("Messages", [
     {
@@ -51,17 +51,19 @@ export function messages(left, path) {
       following = answer.next ?? null;
       on.hidden = following === null;
       back.hidden = places.length === 1;
-      say(answer.messages, answer.why ?? (answer.messages.length ? "" : NONE[shown]));
+      // A page may be empty although others follow: the bridge looks at some messages of either state at a time.
+      const none = following === null ? NONE[shown] : "None here so far: go on with Next.";
+      say(answer.messages, answer.why ?? (answer.messages.length ? "" : none));
     });
 
   id.addEventListener("keydown", (event) => event.key === "Enter" && find.click());
   find.addEventListener("click", () => {
-    if (!id.value) return;
-    loads += 1;
+    if (!id.value.trim()) return;
+    const mine = ++loads;
     for (const [, tab] of tabs) tab.ariaPressed = "false";
     change("finding a message", async () => {
       const found = await ask("GET", `${path}/messages/${encodeURIComponent(id.value.trim())}`).catch(refused);
-      if (left.aborted) return;
+      if (mine !== loads || left.aborted) return;
       on.hidden = back.hidden = true;
       say(found.why ? [] : [found], found.why ?? "");
     });

@@ -148,6 +148,14 @@ class ServedStore(PutOnceStore, Protocol):
         """
         ...
 
+    async def discard(self, queue: str, id_or_key: str) -> bool | None:
+        """Delete the message with this id, or that was put under this key, unless a worker has it.
+
+        Returns True once it is deleted, False if a worker has it, None where there is none. Raises `Unsupported` if
+        the store cannot find one message.
+        """
+        ...
+
     # -- for the subclass; arguments are checked ---------------------------------------------------------------------
 
     async def _do(

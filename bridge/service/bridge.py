@@ -49,6 +49,7 @@ from queuebell.bridge.core.commands import (
 from queuebell.bridge.core.settings import Periods
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.bridge.observe.facts import Fact, MemberRefused, Observer
+from queuebell.bridge.observe.history import History
 from queuebell.bridge.observe.metrics import Metrics
 from queuebell.bridge.observe.slices import sliced
 from queuebell.bridge.observe.swallowed import swallow, swallowing
@@ -58,6 +59,7 @@ from queuebell.bridge.queues.served import ServedStore
 from queuebell.bridge.service.channels.base import Outlet
 from queuebell.bridge.service.clocks import Suspends, paired, system_clocks
 from queuebell.bridge.service.embedded_feed import EmbeddedFeed, open_embedded_store, perform_on_store
+from queuebell.bridge.service.history_file import HistoryFile
 from queuebell.bridge.service.runner import Runner
 from queuebell.bridge.service.sessions import CHANNEL, BridgeSession, Flushes, LiveSessions
 from queuebell.bridge.service.shared_store import SharedStore
@@ -108,7 +110,9 @@ class Bridge:
             else SharedStore(opened, self._on_external_put, self._on_external_delete)
         )
         self.callbacks = Callbacks()
-        self.callbacks.observers.append(self.metrics)
+        self.history = History()
+        self.callbacks.observers += (self.metrics, self.history)
+        self._history_file = None if data is None or self.own is None else HistoryFile(data, self.history)
         self.gate = PutGate(
             Admission(settings.put_waiting_bytes, settings.put_wait_ms / 1000),
             self._clock,
@@ -184,6 +188,9 @@ class Bridge:
             feed = EmbeddedFeed(self)
             self.own.observe(feed)
             feed.committed(self.own.backlogs(), [])
+        if self._history_file is not None:
+            await self._history_file.start()
+        self.history.mark("bridge started")
 
     async def stop(self) -> None:
         """Stop in the order the module describes; acknowledged messages are safe.
@@ -197,8 +204,15 @@ class Bridge:
                 self._timer.cancel()
                 self._timer = None
             self.flushes.stop()
-            self._closing = asyncio.create_task(self.store.close(), name="close the queue service")
+            self._closing = asyncio.create_task(self._close(), name="close the queue service")
         await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        try:
+            if self._history_file is not None:
+                await self._history_file.stop()
+        finally:
+            await self.store.close()
 
     async def leave(self) -> None:
         """End every session as `end_sessions` does; a cluster member hands over gradually, within 10 s (C7).

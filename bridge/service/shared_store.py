@@ -304,6 +304,10 @@ class SharedStore(ServedStore):
         """Find no message: shared stores have no such call."""
         raise Unsupported("this store cannot find one message")
 
+    async def discard(self, queue: str, id_or_key: str) -> bool | None:
+        """Find no message, as `look`."""
+        raise Unsupported("this store cannot find one message")
+
     async def _pause(self, queue: str, paused: bool) -> None:
         """Pause or resume the queue; resuming triggers it."""
         try:

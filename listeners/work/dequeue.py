@@ -127,7 +127,7 @@ class Dequeue:
             self._holding.give_back(held[room:])
             try:
                 self._events.took()
-            except Exception as error:  # noqa: BLE001 - a scaler that cannot be told costs no message
+            except Exception as error:  # noqa: BLE001 - a failure of the scaler costs no message
                 swallow(EVENTS, error)
             self._counts["carried"] += carried
             self._receive_counts.carried(frame.reason)

@@ -11,7 +11,7 @@ import asyncio
 import re
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, get_args
 from urllib.parse import quote
 
 from queuebell.bridge.contract.address import http_addresses
@@ -27,8 +27,8 @@ from queuebell.bridge.contract.errors import (
 from queuebell.bridge.contract.headers import checked_headers
 from queuebell.bridge.contract.partitioning import Partitions, parse_physical, parse_queue
 from queuebell.bridge.producer.partitions import PartitionedQueue
-from queuebell.bridge.queues.base import Depth, QueueStore
-from queuebell.command import queue_init, queue_transfer, replay
+from queuebell.bridge.queues.base import Depth, MessageState, QueueStore
+from queuebell.command import queue_history, queue_init, queue_transfer, replay
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, print_json
 from queuebell.command.main import ActionParser, show_examples
 from queuebell.settings import DEFAULT_BRIDGE
@@ -48,6 +48,7 @@ _EXAMPLES: Final = {
     "get": ("billing/orders", "billing/orders --max 10 --keep --json"),
     "peek": ("billing/orders-poison --json", "billing/orders --state later"),
     "show": ("billing/orders order-17", "billing/orders order-17 --json"),
+    "discard": ("billing/orders order-17", "billing/orders-poison 0000000000000017 --json"),
     "export": ("billing/orders --file orders.jsonl", "billing/orders --file orders.jsonl --delete"),
     "import": ("billing/orders --once --file orders.jsonl",),
     "create": ("billing/orders --metadata team=billing",),
@@ -113,15 +114,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     peek = action("peek", "show messages without taking them", queue_transfer.peek)
-    peek.add_argument("--max", type=int, default=32, metavar="N", help="at most this many, 1 to 32 (default 32)")
+    peek.add_argument("--max", type=int, default=32, metavar="N", help="at most this many (default 32)")
     peek.add_argument(
         "--state",
-        choices=("waiting", "later", "running"),
+        choices=get_args(MessageState),
         default="waiting",
         help="which: to be received (default), delayed, or at a worker",
     )
-    show = action("show", "show one message, and where it is", queue_transfer.show)
+    show = action("show", "show one message, where it is, and why it is a dead letter", queue_transfer.show)
     show.add_argument("id", metavar="ID", help="its id, or the id under which it was put")
+    discard = action("discard", "delete messages by their ids; those at a worker stay", queue_transfer.discard)
+    discard.add_argument("ids", metavar="ID", nargs="+", help="its id, or the id under which it was put")
 
     export = action("export", "write all visible messages as JSON lines; they stay in the queue", queue_transfer.export)
     export.add_argument("--file", metavar="FILE", help="a new or empty file (default: standard output)")
@@ -160,6 +163,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     forget.add_argument("queue", metavar="ACCOUNT/QUEUE")
     add_client_arguments(forget, "bridge")
     show_examples(forget, "queue forget", ("billing/old",))
+    summary = "show what happened on a queue: put, handled and failed, how long messages waited, and who paused it"
+    history = subs.add_parser("history", help=summary, description=summary, allow_abbrev=False)
+    queue_history.add_arguments(history)
+    add_client_arguments(history, "bridge")
+    show_examples(history, "queue history", ("billing/orders", "billing/orders --span 7d --json"))
     summary = "create or migrate the tables of a store that needs them"
     init = subs.add_parser("init", help=summary, description=summary, allow_abbrev=False)
     queue_init.add_arguments(init)
@@ -173,6 +181,8 @@ def run(args: argparse.Namespace) -> int:
         return queue_init.run(args)
     if args.action == "forget":
         return _forget(args)
+    if args.action == "history":
+        return queue_history.run(args)
     _take_address(args)
     args.partitions = None
     if getattr(args, "queue", None) is not None:
@@ -200,8 +210,10 @@ def _take_address(args: argparse.Namespace) -> None:
     """Accept the store's address as the first operand: `queue put URL QUEUE BODY`, as in `queue init` and `listen`."""
     first = args.address
     if first is None or _ADDRESS(first) is None:
-        if first is not None and hasattr(args, "bodies"):
-            args.bodies, args.queue = [args.queue, *args.bodies], first
+        several = next((name for name in ("bodies", "ids") if hasattr(args, name)), "")
+        if first is not None and several:
+            setattr(args, several, [args.queue, *getattr(args, several)])
+            args.queue = first
         elif first is not None:
             raise BadInput(
                 "bad_parameter",

@@ -72,7 +72,7 @@ class Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     burial: Burial | None = None
     headers: dict[str, str] = {}
     state: MessageState | None = None
-    """Only told of a message that was not taken; an import ignores it, and when it will be visible."""
+    """Of a message that was shown where it is; an import delays one that was delayed by what was left."""
     visible_in_ms: int | None = None
 
 
@@ -130,8 +130,8 @@ async def get(store: QueueStore, args: argparse.Namespace) -> int:
 
 async def peek(store: QueueStore, args: argparse.Namespace) -> int:
     """Write visible messages and leave them where they are."""
-    if not 1 <= args.max <= BATCH_MAX:
-        raise BadInput("bad_parameter", f"--max is from 1 to {BATCH_MAX}")
+    if args.max < 1 or (args.state == "waiting" and args.max > BATCH_MAX):
+        raise BadInput("bad_parameter", f"--max is from 1 to {BATCH_MAX}; with --state later or running it may be more")
     await _of_each(args, lambda queue, left: _peek(store, queue, left, args))
     return 0
 
@@ -145,8 +145,14 @@ async def show(store: QueueStore, args: argparse.Namespace) -> int:
         return 1
     if not args.json:
         till = "" if found.due_in_ms is None else f", for another {found.due_in_ms / 1000:.1f} s"
-        message = found.message
+        message, (burial, _) = found.message, opened(found.message.body)
         print(f"{found.state}{till}; attempts: {message.dequeue_count}; put at {message.inserted_at.isoformat()}")
+        print(f"id: {message.id}" + (f"; put under: {message.key}" if message.key else ""))
+        if message.expires_at is not None:
+            print(f"expires at {message.expires_at.isoformat()}")
+        if burial is not None:
+            why = tamed(burial.reason.encode("utf-8", "replace"))
+            print(f"dead letter of {burial.queue} after {burial.attempts} attempts: {why}")
         for name, value in message.headers.items():
             print(f"{name}: {tamed(value.encode())}")
         print(flush=True)
@@ -154,9 +160,26 @@ async def show(store: QueueStore, args: argparse.Namespace) -> int:
     return 0
 
 
+async def discard(store: QueueStore, args: argparse.Namespace) -> int:
+    """Delete messages by their ids, or those under which they were put; 1 if one of them stays or is gone."""
+    bridge, done = _of_a_bridge(store), 0
+    try:
+        for id_ in args.ids:
+            if deleted := await bridge.discard(args.queue, id_):
+                done += 1
+            elif not args.json:
+                why = "is gone" if deleted is None else "is at a worker, which decides about it: it stays"
+                print(f"{args.queue}: message {tamed(id_.encode())} {why}", file=sys.stderr)
+    finally:
+        print_json({"queue": args.queue, "discarded": done}) if args.json else print(f"{args.queue}: discarded {done}")
+    return 0 if done == len(args.ids) else 1
+
+
 def _of_a_bridge(store: QueueStore) -> HttpStore:
     if not isinstance(store, HttpStore):
-        raise Unsupported("only a bridge can show this, of its own queues; other stores show what waits: queue peek")
+        raise Unsupported(
+            "only a bridge can do this, for its embedded queues; other stores show what waits: queue peek"
+        )
     return store
 
 
@@ -427,13 +450,14 @@ async def _peek(store: QueueStore, queue: str, limit: int, args: argparse.Namesp
         return len(messages)
     shown, after = 0, ""
     while shown < limit:
-        page = await _of_a_bridge(store).browse(queue, args.state, limit - shown, after)
+        page = await _of_a_bridge(store).browse(queue, args.state, min(BATCH_MAX, limit - shown), after)
         for message, due_in_ms in zip(page.messages, page.due_in_ms, strict=True):
             _write(message, args, args.state, due_in_ms)
         shown += len(page.messages)
         if page.following is None:
-            break
+            return shown
         after = page.following
+    print(f"{queue}: there may be more than these {limit}; --max shows more", file=sys.stderr)
     return shown
 
 
@@ -512,7 +536,8 @@ def _message(raw: bytes, number: int, queue: str) -> tuple[str, NewMessage] | No
     named = "\n".join((line.id or f"line {number}", str(line.inserted_at))).encode() + b"\n" + body
     key = line.key or f"import:{hashlib.sha256(named).hexdigest()[:32]}"
     try:
-        message = NewMessage(body, line.visible_after_ms, ttl, line.headers)
+        left_ms = line.visible_in_ms if line.state == "later" else None
+        message = NewMessage(body, line.visible_after_ms or left_ms or 0, ttl, line.headers)
         check_put(queue, [message])
     except BadInput as error:
         raise BadInput(error.code, f"line {number}: {error}") from None

@@ -21,6 +21,7 @@ from queuebell.bridge.http.api.app import WebServer
 from queuebell.bridge.http.api.queues import BULK_BYTES_MAX
 from queuebell.bridge.http.api.routes import Routes
 from queuebell.bridge.http.server.settings import WebSettings
+from queuebell.bridge.observe.history import QUEUES_MAX
 from queuebell.bridge.queues.base import BATCH_MAX
 from queuebell.bridge.queues.http.shapes import ReceiveRequest
 from queuebell.bridge.queues.http.store import HttpStore
@@ -67,6 +68,7 @@ LIMITS = {
     "settleMessages": {BATCH_MAX, BULK_BYTES_MAX},
     "showBuried": {BATCH_MAX},
     "openSession": {FRAME_BYTES_MAX, 6455},
+    "showHistory": {QUEUES_MAX},
     "beginSignIn": {STATUS_BY_CODE["not_found"]},
 }
 
@@ -292,7 +294,7 @@ async def fuzz(tmp_path: Path, file: Path, *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--phases", "coverage,stateful", "--max-examples", "3"), "51 selected / 51 total"),
+        (("--phases", "coverage,stateful", "--max-examples", "3"), "54 selected / 54 total"),
         pytest.param(("--phases", "examples,fuzzing,stateful", "--max-examples", "40"), "", marks=pytest.mark.rest),
     ],
     ids=["every limit", "anything"],

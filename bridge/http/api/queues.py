@@ -119,6 +119,7 @@ class QueueRoutes:
             ("POST", queue + "/settle", Verb.TAKE, self.settle),
             ("GET", queue + "/peek", Verb.LOOK, self.peek),
             ("GET", queue + "/messages/{id}", Verb.LOOK, self.look),
+            ("DELETE", queue + "/messages/{id}", Verb.TAKE, self.discard),
             ("POST", queue + "/pause", Verb.MANAGE, self.pause),
             ("POST", queue + "/resume", Verb.MANAGE, self.resume),
         ):
@@ -314,16 +315,31 @@ class QueueRoutes:
     async def look(self, request: Caller, queue: str) -> Answer:
         """Show one message, and where it is.
 
-        By its id, or by the id under which it was put.
+        By its id, or else by the id under which it was put.
         """
+        only_query_of(request)
         found = await self._store.look(queue, key_of(request))
         if found is None:
-            raise Refusal("message_not_found", "there is no such message: it was handled, deleted, or it expired")
+            raise _gone()
         return Answer(200, _encode(_seen(*found)))
+
+    async def discard(self, request: Caller, queue: str) -> Answer:
+        """Delete one message.
+
+        By its id, or else by the id under which it was put. A message that a worker has stays (`conflict`).
+        """
+        only_query_of(request)
+        deleted = await self._store.discard(queue, key_of(request))
+        if deleted is None:
+            raise _gone()
+        if not deleted:
+            raise Refusal("conflict", "a worker has this message, and decides about it: nothing was deleted")
+        return Answer(204)
 
     async def clear(self, request: Caller, queue: str) -> Answer:
         """Remove all messages of a queue."""
         await self._store.clear(queue)
+        self._mark(request, queue, "emptied")
         return Answer(204)
 
     async def pause(self, request: Caller, queue: str) -> Answer:
@@ -344,7 +360,12 @@ class QueueRoutes:
         if raw := await _optional_json(request):
             _decode(_pause, raw)
         await self._store.pause(queue, paused)
+        self._mark(request, queue, "paused" if paused else "resumed")
         return Answer(204)
+
+    def _mark(self, request: Caller, queue: str, what: str) -> None:
+        principal = self._authorizer.principal(request)
+        self._bridge.history.mark(what, "" if principal is None else principal.name, queue)
 
     async def create(self, request: Caller, queue: str) -> Answer:
         """Create a queue, or replace its metadata.
@@ -359,6 +380,7 @@ class QueueRoutes:
     async def delete(self, request: Caller, queue: str) -> Answer:
         """Remove a queue and its messages."""
         await self._store.delete(queue)
+        self._mark(request, queue, "deleted")
         return Answer(204)
 
     async def list(self, request: Caller, _: str) -> Answer:
@@ -476,6 +498,10 @@ def _message(message: StoredMessage, *, seen: bool = False) -> Message:
         key=message.key,
         headers=message.headers,
     )
+
+
+def _gone() -> Refusal:
+    return Refusal("message_not_found", "there is no such message: it was handled, deleted, or it expired")
 
 
 def _seen(message: StoredMessage, state: MessageState, due_in_ms: int | None) -> Message:

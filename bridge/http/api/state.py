@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from queuebell.bridge.access.grants import Verb
-from queuebell.bridge.http.api.routes import Routes
+from queuebell.bridge.http.api.routes import Routes, only_query_of
 from queuebell.bridge.http.server.answer import Answer, Refusal
+from queuebell.bridge.observe.history import SPANS
 from queuebell.bridge.observe.slices import between_others
 from queuebell.bridge.service.state import explain
 from queuebell.bridge.service.state.answers import Listeners, ListenerState, Subject
@@ -44,6 +45,7 @@ class StateRoutes:
         routes.add("GET", "/v1/cluster", Verb.OPERATE, self.cluster, call=True)
         routes.add("POST", "/v1/queues/{queue}/forget", Verb.OPERATE, self.forget, call=True)
         routes.add("GET", "/v1/queues/{queue}/explain", Verb.LOOK, self.explain, call=True)
+        routes.add("GET", "/v1/queues/{queue}/history", Verb.LOOK, self.history, call=True)
 
     async def findings(self, request: Caller, _: str) -> Answer:
         """Show findings that need attention."""
@@ -64,6 +66,20 @@ class StateRoutes:
             raise Refusal("queue_not_found", "there is no such queue")
         subjects = [subject for tell in self._subjects for subject in tell()]
         return Answer(200, msgspec.json.encode(explain.plain(explained, self._rows(), subjects)))
+
+    async def history(self, request: Caller, queue: str) -> Answer:
+        """Show what happened on a queue in the last minutes, hours or days.
+
+        Steps without an event are left out. It is kept for the 500 busiest queues, and survives a restart where the
+        bridge has a data file. Outcomes, failures and waits are as workers reported them.
+        """
+        span = only_query_of(request, "span").get("span", "1h")
+        if span not in SPANS:
+            raise Refusal("bad_parameter", f"span is one of {', '.join(SPANS)}")
+        history = self._bridge.history
+        if queue not in history and self._bridge.scheduler.pending.find(queue) is None:
+            raise Refusal("queue_not_found", "there is no such queue")
+        return Answer(200, msgspec.json.encode(history.read(queue, span)))
 
     async def forget(self, request: Caller, queue: str) -> Answer:
         """Forget a queue of an external store that no longer exists."""

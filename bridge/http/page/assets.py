@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
 NOUNS: Final = (
-    "page", "told", "login", "parts", "plots", "picture", "queues", "queue", "messages", "buried", "listeners", "bridge"
+    "page", "told", "login", "parts", "plots", "picture", "queues", "queue", "history", "messages", "buried",
+    "listeners", "bridge",
 )  # fmt: skip
 FILES: Final = {
     "/": ("page.html", "text/html; charset=utf-8"),

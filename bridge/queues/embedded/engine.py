@@ -13,7 +13,7 @@ import logging
 import re
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -400,19 +400,31 @@ class Engine:
 
     def look(self, name: str, id_or_key: str) -> Looked | None:
         """Return the message with this id or this key, and where it is."""
-        queue = self._find(name)
-        state = self.state
-        state.flush()
-        seqs = [number_of(id_or_key), state.keys.seq_of(queue.id, id_or_key)]
-        rows = (state.execute(_ONE, (seq, queue.id)).fetchone() for seq in seqs if seq is not None)
-        row = next((row for row in rows if row is not None), None)
-        if row is None:
+        queue, state = self._find(name), self.state
+        if (row := self._row(queue, id_or_key)) is None:
             return None
         seq, n, exp, ins, body, headers, vis, receipt = row
         (message,) = self._with_keys(queue, [seq], [message_of(seq, "", body, n, ins, exp, headers)])
         if vis <= state.now:
             return Looked(message, "waiting", None)
         return Looked(message, "running" if receipt & _LEASED else "later", state.due_in(vis))
+
+    def discard(self, name: str, id_or_key: str) -> bool | None:
+        """Delete the message with this id or this key; False if it is leased, None if there is none."""
+        queue = self._find(name)
+        if (row := self._row(queue, id_or_key)) is None:
+            return None
+        seq, *_, vis, receipt = row
+        if vis > self.state.now and receipt & _LEASED:
+            return False
+        return self.settle(name, Settlement(delete=[Claim(hex16(seq), hex16(receipt))])).delete[0].ok
+
+    def _row(self, queue: Queue, id_or_key: str) -> tuple[Any, ...] | None:
+        state = self.state
+        state.flush()
+        seqs = [number_of(id_or_key), state.keys.seq_of(queue.id, id_or_key)]
+        rows = (state.execute(_ONE, (seq, queue.id)).fetchone() for seq in seqs if seq is not None)
+        return next((row for row in rows if row is not None), None)
 
     def depth(self, name: str) -> Depth | None:
         """Count the messages; None if there is no such queue."""

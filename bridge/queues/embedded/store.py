@@ -189,6 +189,12 @@ class EmbeddedStore(ServedStore):
         engine = self._engine() or await self._opened()
         return await self._ask(engine.look, (queue, id_or_key))
 
+    async def discard(self, queue: str, id_or_key: str) -> bool | None:
+        """Delete the message with this id, or that was put under this key."""
+        limits.check_peek(queue, 1)
+        engine = self._engine() or await self._opened()
+        return await self._ask(engine.discard, (queue, id_or_key))
+
     # -- for the bridge --------------------------------------------------------------------------------------------
 
     def refresh(self, queue: str) -> None:

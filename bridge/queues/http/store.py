@@ -255,17 +255,19 @@ class HttpStore(PutOnceStore):
     async def browse(self, queue: str, state: MessageState, limit: int = 32, after: str = "") -> Browsed:
         """Return up to 32 messages of one state, and where the next page begins.
 
-        Raises `Unsupported` where the bridge's store shows only those that wait.
+        Raises `Unsupported` where the bridge's version or store shows only those that wait.
         """
         query = f"max={whole(limit, 'max')}&state={state}" + (f"&after={quote(after)}" if after else "")
         answer = decode(PEEK, await self._call("GET", queue, f"/peek?{query}"))
+        if any(message.state != state for message in answer.messages):
+            raise Unsupported("this bridge's version shows only messages that wait: upgrade it")
         due = [message.visible_in_ms or None for message in answer.messages]
         return Browsed([stored(message) for message in answer.messages], answer.next or None, due_in_ms=due)
 
     async def look(self, queue: str, id_or_key: str) -> Looked | None:
         """Return the message with this id, or that was put under this key; None where there is none.
 
-        Raises `Unsupported` where the bridge's store cannot find one message.
+        Raises `Unsupported` where the bridge's version or store cannot find one message.
         """
         check_key(id_or_key)
         try:
@@ -273,6 +275,20 @@ class HttpStore(PutOnceStore):
         except MessageNotFound:
             return None
         return Looked(stored(found), found.state or "waiting", found.visible_in_ms or None)
+
+    async def discard(self, queue: str, id_or_key: str) -> bool | None:
+        """Delete the message with this id, or that was put under this key; False if a worker has it, None without one.
+
+        Raises `Unsupported` where the bridge's version or store cannot find one message.
+        """
+        check_key(id_or_key)
+        try:
+            await self._call("DELETE", queue, f"/messages/{quote(id_or_key, safe='')}")
+        except MessageNotFound:
+            return None
+        except InConflict:
+            return False
+        return True
 
     async def depth(self, queue: str) -> Depth | None:
         """Count the messages; None for a queue that does not exist."""
@@ -624,6 +640,10 @@ class MessageNotFound(StoreError):
     """There is no such message."""
 
 
+class InConflict(StoreError):
+    """A worker has the message."""
+
+
 def refusal(status: int, problem: Problem, retry_after: float | None) -> Exception:
     """Return the error for a rejection; ``retry_after`` in seconds, if given."""
     code, detail = problem.code, problem.detail or f"the queue service answered {status}"
@@ -631,12 +651,16 @@ def refusal(status: int, problem: Problem, retry_after: float | None) -> Excepti
         return QueueNotFound(detail)
     if code == "message_not_found":
         return MessageNotFound(detail)
+    if code == "conflict":
+        return InConflict(detail)
     if code == "bad_queue_reference":
         return BadQueueReference(detail)
     if code in STATUS_BY_CODE and (status in (400, 413) or code == "message_conflict"):
         return BadInput(code, detail)
     if code == "unsupported":
         return Unsupported(detail)
+    if code == "method_not_allowed":
+        return Unsupported("this bridge's version cannot do this: upgrade it")
     if status == 507:
         return StoreFull(detail)
     if status in (500, 502, 504):

@@ -445,6 +445,26 @@ class EngineMachine(RuleBasedStateMachine):
                 entry.vis, entry.receipt = min(entry.vis, self.now), "void"
                 entry.n, entry.leased = max(0, entry.n - uncount), False
 
+    @rule(how=_how, queue=_queue, data=st.data())
+    def discard(self, how: str, queue: str, data: st.DataObject) -> None:
+        """Of those that wait, are delayed or are leased, by the id or the key; a leased one stays."""
+        entries = sorted(self.model[queue].entries.values(), key=lambda each: each.seq) if queue in self.model else []
+        entry = data.draw(st.sampled_from([None, *entries[:4]]))
+        id_ = "f" * 16 if entry is None else entry.key or f"{entry.seq:016x}"
+        deleted = self.do(how, queue, lambda engine: engine.discard(queue, id_))
+        if queue not in self.model:
+            assert deleted is QueueNotFound
+            return
+        if deleted:
+            self.told_of(queue)
+        kept = entry is not None and entry.seq in self.model[queue].entries and entry.leased and entry.vis > self.now
+        if entry is None or entry.seq not in self.model[queue].entries:
+            assert deleted is None
+        else:
+            assert deleted is not kept
+            if not kept:
+                self.model[queue].remove(entry.seq, self.now)
+
     @rule(how=_how, queue=_queue, again=st.sampled_from([None, {}, {"team": "é"}]))
     def create(self, how: str, queue: str, again: dict[str, str] | None) -> None:
         new = self.do(how, queue, lambda engine: engine.create(queue, again))

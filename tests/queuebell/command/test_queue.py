@@ -137,12 +137,41 @@ def test_messages_are_shown_where_they_are(bridge: Serving) -> None:
     line = json.loads(bridge.client("queue", "peek", "where/q", "--state", "running", "--json"))
     assert (line["id"], line["state"], line["visible_in_ms"] > 0) == (leased["id"], "running", True)
     shown = bridge.client("queue", "show", "where/q", "order-7").splitlines()
-    assert shown[0].startswith("later, for another ") and shown[1:] == ["", "delayed"]
-    assert bridge.client("queue", "show", "where/q", leased["id"]).splitlines()[1:] == ["name: value", "", "first"]
+    assert shown[0].startswith("later, for another ") and shown[2:] == ["", "delayed"]
+    assert shown[1].endswith("; put under: order-7")
+    told = bridge.client("queue", "show", "where/q", leased["id"]).splitlines()[1:]
+    assert told == [f"id: {leased['id']}", "name: value", "", "first"]
     assert json.loads(bridge.client("queue", "show", "where/q", "order-7", "--json"))["key"] == "order-7"
     gone = json.loads(bridge.client("queue", "show", "where/q", "order-8", "--json", code=1))
     assert gone["error"].startswith("where/q has no message order-8")
     bridge.client("queue", "show", "where/q", " ", code=2)
+    bridge.client("queue", "peek", "where/q", "--max", "33", code=2)
+    assert bridge.client("queue", "peek", "where/q", "--state", "later", "--max", "33") == "delayed\n"
+    line = bridge.client("queue", "peek", "where/q", "--state", "later", "--json")
+    bridge.client("queue", "import", "copied/q", stdin=line.encode())
+    copied = json.loads(bridge.client("queue", "peek", "copied/q", "--state", "later", "--json"))
+    assert copied["body"] == "delayed" and copied["visible_in_ms"] <= json.loads(line)["visible_in_ms"]
+    gone = json.loads(
+        bridge.client("queue", "discard", "where/q", "order-7", "order-8", leased["id"], "--json", code=1)
+    )
+    assert gone == {"queue": "where/q", "discarded": 1}
+    assert bridge.client("queue", "depth", "where/q") == "where/q: 1 visible, 1 invisible\n"
+
+
+def test_the_history_of_a_queue_is_shown(bridge: Serving) -> None:
+    bridge.client("queue", "put", "past/q", "first", "second")
+    bridge.client("queue", "get", "past/q")
+    bridge.client("queue", "pause", "past/q")
+    head, heads, row, *marks = bridge.client("queue", "history", "past/q", "--span", "7d").splitlines()
+    assert head.startswith("past/q: since ") and heads.split()[:3] == ["FROM", "PUT", "DONE"]
+    assert row.split()[1:8] == ["2", "0", "0", "0", "1", "0", "2"]
+    assert [mark.split(" ", 1)[1] for mark in marks] == ["bridge started", "paused"]
+    past = json.loads(bridge.client("queue", "history", "past/q", "--json"))
+    assert sum(step["put"] for step in past["rows"] if "put" in step) == 2
+    bridge.client("queue", "create", "past/new")
+    assert "nothing happened in this time" in bridge.client("queue", "history", "past/new")
+    bridge.client("queue", "history", "past/none", code=1)
+    bridge.client("queue", "history", "past/q", "--span", "2h", code=2)
 
 
 def test_a_put_with_an_id_is_done_once(bridge: Serving, tmp_path: pathlib.Path) -> None:

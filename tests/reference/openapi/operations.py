@@ -31,6 +31,7 @@ from queuebell.bridge.http.page.feed import Feed
 from queuebell.bridge.http.page.login import LoginRoutes, SignedIn, SignIn
 from queuebell.bridge.http.server.answer import JSON_TYPE
 from queuebell.bridge.http.wire import Wires
+from queuebell.bridge.observe.history import SPANS, QueueHistory
 from queuebell.bridge.queues.base import BATCH_MAX, BODY_BYTES_MAX, DELAY_MS_MAX, TTL_S_MAX, MessageState
 from queuebell.bridge.queues.http.shapes import (
     CreateRequest,
@@ -72,6 +73,7 @@ REQUESTS: Final = (
 )
 ANSWERS: Final = (
     PutAnswer, ReceiveAnswer, PeekAnswer, SettleAnswer, QueueNames, QueueState, Listeners, Findings, Cluster, Explained,
+    QueueHistory,
     Readiness, Graves, Run, Begun, SignedIn,
 )  # fmt: skip
 
@@ -399,6 +401,17 @@ _HANDLING: Final = (
     ),
     Operation(
         method="DELETE",
+        path=QUEUE + "/messages/{id}",
+        id="discardMessage",
+        verb=Verb.TAKE,
+        tag="queues",
+        route=QueueRoutes.discard,
+        parameters=(_ID,),
+        answers={204: _DONE},
+        codes=("queue_not_found", "message_not_found", "conflict", *_CHANGES),
+    ),
+    Operation(
+        method="DELETE",
         path=QUEUE + "/messages",
         id="clearQueue",
         verb=Verb.MANAGE,
@@ -594,6 +607,17 @@ _STATE: Final = (
         tag="state",
         route=StateRoutes.explain,
         answers={200: _json("For each worker, whether it would be woken and why.", Explained)},
+        codes=("queue_not_found",),
+    ),
+    Operation(
+        method="GET",
+        path=QUEUE + "/history",
+        id="showHistory",
+        verb=Verb.LOOK,
+        tag="state",
+        route=StateRoutes.history,
+        parameters=(_query("span", "How far back.", {"enum": list(SPANS), "default": "1h"}),),
+        answers={200: _json("The steps with any event, oldest first.", QueueHistory)},
         codes=("queue_not_found",),
     ),
     Operation(

@@ -5,6 +5,7 @@ import { ask, change, changes } from "./told.js";
 
 export const POISON = "-poison";
 const PAGE = 32;
+const PLAIN_MAX = 4096; // bytes of a body that are shown in whole
 
 export function buried(left, queue, path) {
   if (!queue.endsWith(POISON)) {
@@ -29,7 +30,7 @@ export function buried(left, queue, path) {
       begin(cell, item) {
         const why = item.burial ? plain(item.burial.reason, 500) : "no reason recorded";
         const more = make("details", {}, make("summary", { class: "text" }, why));
-        more.addEventListener("toggle", () => more.open && more.children.length === 1 && more.append(...whatFailed(item)));
+        more.addEventListener("toggle", () => more.open && more.children.length === 1 && more.append(...whatFailed(item), ...edited(item)));
         cell.append(more);
       },
     },
@@ -96,6 +97,22 @@ export function buried(left, queue, path) {
   look.addEventListener("click", load);
   all.addEventListener("click", () => begin("replay", chosen()));
   away.addEventListener("click", () => ifSure(which(), chosen()));
+
+  // Put to the queue where it failed under an id of its own, so that a second try after a failure adds nothing.
+  function edited(item) {
+    if (!item.burial || item.size > PLAIN_MAX || item.body.includes("\ufffd")) return [];
+    const text = make("textarea", { "aria-label": "Body, to be edited", spellcheck: "false" });
+    text.value = item.body;
+    const go = make("button", { type: "button", disabled: !changes.checked, "data-change": true }, "Edit and return");
+    go.addEventListener("click", () =>
+      change("returning a message", async () => {
+        const where = `/v1/queues/${item.burial.queue.split("/").map(encodeURIComponent).join("/")}/messages/edited.${encodeURIComponent(item.id)}`;
+        await ask("PUT", `${where}?create=false`, { body: text.value, headers: item.headers ?? {} }, "application/vnd.queuebell.message+json");
+        await ask("POST", `${path}/discard`, { ids: [item.id] });
+      }),
+    );
+    return [make("h3", {}, "Change the body, and put it back; its attempts start at 1"), text, go];
+  }
 
   function ifSure(words, choice) {
     const end = () => (sure.hidden = true);

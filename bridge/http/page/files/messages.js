@@ -1,19 +1,22 @@
 // The messages of a queue, 32 at a time: those that wait, are delayed, or are at a worker; or one by its id. The bridge
-// is asked only when somebody asks: an open page costs a queue nothing.
+// is asked only when somebody asks: an open page costs a queue nothing. One is put, discarded, or all are.
 
 import { count, make, plain, put, span, table, text, whole } from "./parts.js";
-import { ask, change } from "./told.js";
+import { ask, change, changes, undoable } from "./told.js";
 
 const STATES = { waiting: "Waiting", later: "Later", running: "Running" };
+const EMPTY_PAGES = 16;
 const NONE = { waiting: "No message waits.", later: "No message is delayed.", running: "No message is at a worker." };
 
-export function messages(left, path) {
+export function messages(left, queue, path) {
   const tabs = Object.entries(STATES).map(([state, title]) => [state, make("button", { type: "button", "aria-pressed": "false", onclick: () => open(state) }, title)]);
   const id = make("input", { type: "search", maxlength: "128", spellcheck: "false" });
   const find = make("button", { type: "button" }, "Find");
-  const on = make("button", { type: "button", hidden: true, onclick: () => (following === null || places.push(following), (following = null), load()) }, "Next");
-  const back = make("button", { type: "button", hidden: true, onclick: () => (places.length > 1 && places.pop(), load()) }, "Previous");
+  // The place is kept only once its page is there: after a failure the button asks for it again.
+  const on = make("button", { type: "button", hidden: true, onclick: () => following !== null && load([...places, following]) }, "Next");
+  const back = make("button", { type: "button", hidden: true, onclick: () => places.length > 1 && load(places.slice(0, -1)) }, "Previous");
   const told = make("span", { class: "dim", role: "status" });
+  const did = make("p", { role: "status" });
   const list = table("Messages", [
     {
       title: "Message",
@@ -26,9 +29,13 @@ export function messages(left, path) {
     },
     text("State", (item) => STATES[item.state] ?? plain(item.state)),
     count("For another", (item) => span(item.visible_in_ms), { rest: true }),
-    count("Received", (item) => `${whole.format(item.dequeue_count)} times`),
+    count("Attempts", (item) => whole.format(item.dequeue_count)),
     text("Put at", (item) => plain(item.inserted_at), { rest: true }),
     text("Body", (item) => plain(item.body ?? "bytes", 60), { name: true }),
+    {
+      title: "",
+      begin: (cell, item) => item.state !== "running" && cell.append(make("button", { type: "button", class: "danger", disabled: !changes.checked, "data-change": true, onclick: () => discard(item) }, "Discard")),
+    },
   ]);
   list.element.hidden = true;
   let shown = null;
@@ -37,21 +44,26 @@ export function messages(left, path) {
   let loads = 0;
 
   function open(state) {
-    [shown, places] = [state, [""]];
+    shown = state;
     for (const [each, tab] of tabs) tab.ariaPressed = String(each === state);
-    load();
+    load([""]);
   }
 
-  const load = () =>
+  const load = (to) =>
     change("showing messages", async () => {
       const mine = ++loads;
-      const query = new URLSearchParams({ state: shown, after: places.at(-1) });
-      const answer = await ask("GET", `${path}/peek?${query}`).catch(refused);
-      if (mine !== loads || left.aborted) return; // a later one is on its way
-      following = answer.next ?? null;
+      let answer;
+      let after = to.at(-1);
+      // A page may be empty although others follow: the bridge looks at some messages of either state at a time.
+      for (let pages = 0; pages < EMPTY_PAGES; pages += 1) {
+        answer = await ask("GET", `${path}/peek?${new URLSearchParams({ state: shown, after })}`).catch(refused);
+        if (mine !== loads || left.aborted) return; // a later one is on its way
+        if (answer.messages.length || !answer.next) break;
+        after = answer.next;
+      }
+      [places, following] = [to, answer.next ?? null];
       on.hidden = following === null;
       back.hidden = places.length === 1;
-      // A page may be empty although others follow: the bridge looks at some messages of either state at a time.
       const none = following === null ? NONE[shown] : "None here so far: go on with Next.";
       say(answer.messages, answer.why ?? (answer.messages.length ? "" : none));
     });
@@ -76,7 +88,61 @@ export function messages(left, path) {
     put(told, `${why} As of ${new Date().toLocaleTimeString()}.`.trim());
   }
 
-  return { element: make("section", {}, make("h2", {}, "Messages"), make("div", { class: "tools" }, ...tabs.map(([, tab]) => tab), make("label", {}, "Id ", id), find), list.element, make("div", { class: "tools" }, back, on, told)) };
+  const discard = (item) =>
+    undoable(left, `message ${plain(item.key ?? item.id, 60)} is discarded`, "discarding a message", async () => {
+      await ask("DELETE", `${path}/messages/${encodeURIComponent(item.id)}`);
+      if (shown) load(places);
+      else list.element.hidden = true;
+    });
+
+  const body = make("textarea", { "aria-label": "Body of the message", spellcheck: "false" });
+  const named = make("input", { maxlength: "128", spellcheck: "false" });
+  const wait = make("input", { type: "number", min: "0", max: "604800", value: "0" });
+  const send = make("button", { "data-change": true }, "Put");
+  const form = make("form", {}, body, make("div", { class: "tools" }, make("label", {}, "Id, to put it once ", named), make("label", {}, "Delay in seconds ", wait), send));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    change("putting a message", async () => {
+      const message = { body: body.value, visible_after_ms: Math.round(1000 * wait.valueAsNumber || 0) };
+      const answer = named.value.trim()
+        ? await ask("PUT", `${path}/messages/${encodeURIComponent(named.value.trim())}`, message, "application/vnd.queuebell.message+json")
+        : await ask("POST", `${path}/messages`, { messages: [message] });
+      put(did, answer ? `Put message ${answer.messages[0].id}.` : "This id was put before: nothing has changed.");
+      if (shown) load(places);
+    });
+  });
+
+  const sure = make("div", { class: "card", hidden: true });
+  const empty = make("button", { type: "button", class: "danger", "data-change": true, onclick: () => change("counting the messages", ifSure) }, "Empty the queue");
+  async function ifSure() {
+    const { depth, oldest_ms } = await ask("GET", path);
+    const again = make("input", { spellcheck: "false", autocomplete: "off" });
+    const yes = make("button", { type: "button", class: "danger", disabled: true, onclick: () => change("emptying the queue", emptied) }, "Delete them for good");
+    again.addEventListener("input", () => (yes.disabled = again.value !== queue || !changes.checked));
+    const counted = depth ? `${whole.format(depth.visible)} messages that wait and ${whole.format(depth.invisible)} that are delayed or at a worker` : "all messages";
+    const oldest = oldest_ms ? `; the oldest has waited for ${span(oldest_ms)}` : "";
+    sure.replaceChildren(make("p", {}, `This deletes ${counted}${oldest}.`), make("label", {}, "Type the queue's name ", again), " ", yes, " ", make("button", { type: "button", onclick: () => (sure.hidden = true) }, "Keep"));
+    sure.hidden = false;
+    again.focus();
+  }
+  async function emptied() {
+    await ask("DELETE", `${path}/messages`);
+    sure.hidden = true;
+    put(did, "The queue was emptied.");
+    if (shown) load([""]);
+  }
+
+  const arm = () => {
+    for (const each of element.querySelectorAll("[data-change]")) each.disabled = !changes.checked;
+  };
+  const element = make(
+    "section", {}, make("h2", {}, "Messages"),
+    make("div", { class: "tools" }, ...tabs.map(([, tab]) => tab), make("label", {}, "Id ", id), find, empty), sure, did,
+    list.element, make("div", { class: "tools" }, back, on, told), make("details", {}, make("summary", {}, "Put a message"), form),
+  );
+  changes.addEventListener("change", arm, { signal: left });
+  arm();
+  return { element };
 }
 
 // What a store cannot show, or what is not there, is said where the messages would be.

@@ -1,6 +1,7 @@
 // One queue: what is wrong, its way as a picture, who works on what, how it does, and its dead letters.
 
 import { POISON, buried } from "./buried.js";
+import { history } from "./history.js";
 import { messages } from "./messages.js";
 import { announcer, count, facts, make, number, plain, put, span, table, text, whole } from "./parts.js";
 import { picture } from "./picture.js";
@@ -38,7 +39,8 @@ export function queueView(left, queue) {
     text("Message", (item) => plain(item.id)),
     count("Attempt", (item) => whole.format(item.attempt)),
     count("Running for", (item) => span(item.ms)),
-  ], { none: "No handler has been running for long." });
+  ]);
+  const running = make("div", { hidden: true }, make("h2", {}, "Long-running"), atWork.element);
   const jobs = table("Handlers", [
     text("Handler", (item) => plain(item.name), { name: true }),
     count("At work", (item) => whole.format(item.jobs.in_flight ?? 0)),
@@ -61,12 +63,13 @@ export function queueView(left, queue) {
   ]);
   const pause = make("button", { type: "button", disabled: true }, "Pause");
   const graves = buried(left, queue, path);
-  const held = queue.endsWith(POISON) ? [] : [messages(left, path).element];
+  const past = history(left, path);
+  const held = queue.endsWith(POISON) ? [] : [messages(left, queue, path).element];
   const plots = make("div", { class: "plots" }, flow.element, depth.element, handling.element, beforehand.element);
   const handlers = make("div", {}, make("h2", {}, "Outcomes"), jobs.element);
   const known = make(
     "div", { hidden: true }, way.element, make("div", { class: "tools" }, pause), ...held, graves.element,
-    make("h2", {}, "Long-running"), atWork.element,
+    running, past.element,
     make("h2", {}, "Activity"), plots, make("div", { class: "pair" }, make("div", { class: "card" }, state.element), make("div", { class: "card" }, sources.element)),
     handlers, make("h2", {}, "Listeners"), sessions.element, others.element,
   );
@@ -82,6 +85,7 @@ export function queueView(left, queue) {
       put(summary, "No put, trigger or listener of this queue since the bridge started.");
       return;
     }
+    if (known.hidden) past.open();
     known.hidden = false;
     put(trouble, row.trouble ? plain(row.trouble) : "");
     aloud.say(row.trouble ? plain(row.trouble) : "");
@@ -90,6 +94,7 @@ export function queueView(left, queue) {
     paused = row.paused;
     put(pause, paused ? "Resume" : "Pause");
     arm();
+    running.hidden = !view.running.length;
     atWork.update(view.running.map((item) => [item.instance, item]));
     const words = Object.entries(stood.wakes).map(([name, n]) => `${SOURCES[name] ?? plain(name)} ${whole.format(n)}`);
     const unannounced = stood.unannounced ?? 0;

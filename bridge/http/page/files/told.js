@@ -31,10 +31,10 @@ export class Refused extends Error {
   }
 }
 
-export async function ask(method, path, body) {
+export async function ask(method, path, body, type = "application/json") {
   const answer = await fetch(path, {
     method,
-    headers: headers(body === undefined ? {} : { "Content-Type": "application/json" }),
+    headers: headers(body === undefined ? {} : { "Content-Type": type }),
     body: body === undefined ? undefined : JSON.stringify(body),
     cache: "no-store",
   });
@@ -59,6 +59,31 @@ export async function change(what, doIt) {
   } catch (error) {
     put(said, `${what} failed: ${error.message}`);
   }
+}
+
+// What cannot be taken back is done 8 s later, at once when the view is left, and not at all when the tab is closed.
+const UNDO_MS = 8000;
+const undoing = document.getElementById("undoing");
+let pending = () => {};
+
+export function undoable(left, words, what, doIt) {
+  pending();
+  const end = new AbortController();
+  const now = () => {
+    if (end.signal.aborted) return;
+    stop();
+    change(what, doIt);
+  };
+  const timer = setTimeout(now, UNDO_MS);
+  function stop() {
+    end.abort();
+    clearTimeout(timer);
+    pending = () => {};
+    undoing.replaceChildren();
+  }
+  pending = now;
+  left.addEventListener("abort", now, { signal: end.signal });
+  undoing.replaceChildren(`In ${UNDO_MS / 1000} seconds ${words}. `, make("button", { type: "button", onclick: stop }, "Undo"));
 }
 
 // One stream at a time. It comes again by itself, at first at once and later every ten seconds.

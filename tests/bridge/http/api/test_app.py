@@ -230,6 +230,35 @@ async def test_messages_are_shown_by_their_state(served: Served, monkeypatch: py
         assert (await served.ask("GET", f"/v1/queues/{target}")).code == code, target
 
 
+async def test_one_message_is_discarded_unless_a_worker_has_it(served: Served) -> None:
+    for key, delay in (("waits", 0), ("late", 60_000), ("leased", 0)):
+        await served.ask("PUT", f"/v1/queues/a/b/messages/{key}?visible_after_ms={delay}", b"x")
+    await served.ask("POST", "/v1/queues/a/b/receive", b'{"max": 1}', media=JSON)
+    assert (await served.ask("DELETE", "/v1/queues/a/b/messages/waits")).code == "conflict"
+    for key in ("late", "leased"):
+        assert (await served.ask("DELETE", f"/v1/queues/a/b/messages/{key}")).status == 204
+    for target, code in (("late", "message_not_found"), ("waits?x=1", "bad_parameter"), ("%20", "bad_parameter")):
+        assert (await served.ask("DELETE", f"/v1/queues/a/b/messages/{target}")).code == code
+    assert (await served.ask("DELETE", "/v1/queues/a/none/messages/late")).code == "queue_not_found"
+    assert (await served.ask("GET", "/v1/queues/a/b")).json["depth"] == {"visible": 0, "invisible": 1}
+
+
+async def test_a_queue_has_a_history(served: Served) -> None:
+    """What was put and received, and what somebody did to it; only of queues that the bridge knows."""
+    await served.ask("POST", "/v1/queues/a/b/messages", b"x", media="text/plain")
+    await served.ask("POST", "/v1/queues/a/b/receive", b'{"max": 1}', media=JSON)
+    for action in ("pause", "resume"):
+        await served.ask("POST", f"/v1/queues/a/b/{action}")
+    await served.ask("DELETE", "/v1/queues/a/b/messages")
+    for span, step_s in (("5m", 5), ("1h", 60), ("1d", 900), ("7d", 3600)):
+        past = (await served.ask("GET", f"/v1/queues/a/b/history?span={span}")).json
+        assert (past["span"], past["step_s"]) == (span, step_s)
+        assert sum(row.get("put", 0) for row in past["rows"]) == sum(row["receives"] for row in past["rows"]) == 1
+        assert [mark["what"] for mark in past["marks"]] == ["bridge started", "paused", "resumed", "emptied"]
+    for target, code in (("a/none/history", "queue_not_found"), ("a/b/history?span=2h", "bad_parameter")):
+        assert (await served.ask("GET", f"/v1/queues/{target}")).code == code
+
+
 async def test_large_messages_are_shown_in_several_answers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "PEEK_BYTES_MAX", 150_000)
     for number in range(4):

@@ -1,0 +1,394 @@
+"""What happened on each queue during the last week, from facts; pure, and bounded in memory.
+
+Rows are 5 s long for 5 minutes, 1 minute for an hour, 15 minutes for a day and 1 hour for a week. An idle queue costs
+nothing: its rows change only with a fact, or when somebody reads them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import heapq
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
+
+import msgspec
+from msgspec import Meta
+
+from queuebell.bridge.contract.jobs import BOUNDS_S, OTHER, Spread
+from queuebell.bridge.contract.times import rfc3339
+from queuebell.bridge.observe.facts import Fact, JobsTold, QueueMoved, ReceivesTold
+from queuebell.bridge.observe.slices import Slices, sliced
+
+QUEUES_MAX: Final = 500
+"""Queues with a history: some 25 KB each. Where there are more, the busiest of the last 15 minutes have one."""
+CLASSES_MAX: Final = 8
+"""Classes of failures by name for each queue; the rest is `OTHER`."""
+MARKS_MAX: Final = 32
+_OTHERS_MAX: Final = 10_000
+"""Queues without a history that are counted, to find those that are busier."""
+
+Span = Literal["5m", "1h", "1d", "7d"]
+
+
+class _Tier(NamedTuple):
+    step_s: int
+    rows: int
+    first: int
+    """The number of its first row in the array of all rows."""
+
+
+TIERS: Final[Mapping[Span, _Tier]] = {
+    "5m": _Tier(5, 60, 0),
+    "1h": _Tier(60, 60, 60),
+    "1d": _Tier(900, 96, 120),
+    "7d": _Tier(3600, 168, 216),
+}
+_ROWS: Final = 384
+_STEP_S: Final = 5
+_REVIEW_S: Final = 900
+FAILURE_STEP_S: Final = 300
+_FAILURE_ROWS: Final = 288
+SPANS: Final[tuple[Span, ...]] = get_args(Span)
+
+
+class HistoryRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What happened on a queue in one step."""
+
+    at: str
+    """When the step began."""
+    put: int = 0
+    """Messages put; known for queues of the bridge only."""
+    receives: int = 0
+    """Receives, and wakes that carried messages."""
+    empty: int = 0
+    done: int = 0
+    failed: int = 0
+    """Failed attempts."""
+    dead: int = 0
+    """Attempts whose message became a dead letter."""
+    started: int = 0
+    """First attempts."""
+    waited_ms: int = 0
+    """The sum of their times from put to first attempt."""
+    handling_ms: int = 0
+    """The sum of the handlers' times."""
+    waiting: int = 0
+    """The most messages that were visible; known for queues of the bridge only."""
+    longest_ms: int = 0
+    """An upper bound of the longest time from put to first attempt, in milliseconds; -1 above half an hour."""
+
+
+COLUMNS: Final = HistoryRow.__struct_fields__[1:]
+_WIDTH: Final = len(COLUMNS)
+_PUT, _RECEIVES, _EMPTY, _DONE, _FAILED, _DEAD, _STARTED, _WAITED_MS, _HANDLING_MS, _WAITING, _LONGEST_MS = range(
+    _WIDTH
+)
+_SUMS: Final = _WAITING
+"""Columns before this one are sums, from it on the greatest values."""
+_LONGER_MS: Final = 2.0**31
+
+
+class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Failed attempts of one class in five minutes."""
+
+    at: str
+    failure: str
+    count: int
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was done to a queue, or to the bridge."""
+
+    at: str
+    what: str
+    by: str = ""
+    """The principal; empty without an access file."""
+
+
+class QueueHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue's history: steps without any event are left out."""
+
+    span: Span
+    step_s: int
+    now: str
+    since: str
+    """When this history began; before, nothing is known."""
+    rows: list[HistoryRow]
+    failures: list[FailureRow]
+    """Of the last day at most."""
+    marks: list[Mark]
+
+
+class _Kept(msgspec.Struct):
+    """One queue as it is saved; arrays as bytes."""
+
+    since: float
+    slots: bytes
+    values: bytes
+    failed: dict[str, bytes]
+    failed_slot: int
+    marks: Annotated[list[tuple[float, str, str]], Meta(max_length=MARKS_MAX)]
+
+
+class Saved(msgspec.Struct):
+    """All that is saved."""
+
+    version: int
+    queues: dict[str, _Kept]
+    marks: Annotated[list[tuple[float, str, str]], Meta(max_length=MARKS_MAX)]
+
+
+class _QueuePast:
+    """One queue's rows. The row of the current 5 seconds is kept apart, and added to all tiers once it is over."""
+
+    __slots__ = ("current", "events", "failed", "failed_slot", "marks", "since", "slot", "slots", "values")
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.events = 0
+        """Since the last review."""
+        self.slot = 0.0
+        self.current = [0.0] * _WIDTH
+        self.slots = array("I", bytes(4 * _ROWS))
+        self.values = array("f", bytes(4 * _ROWS * _WIDTH))
+        self.failed: dict[str, array[int]] = {}
+        self.failed_slot = 0
+        self.marks: deque[tuple[float, str, str]] = deque(maxlen=MARKS_MAX)
+
+    def close(self) -> None:
+        """Add the current row to all tiers."""
+        current, values, slots = self.current, self.values, self.slots
+        if any(current):
+            for step_s, rows, first in TIERS.values():
+                slot = int(self.slot) * _STEP_S // step_s
+                row = first + slot % rows
+                begin = row * _WIDTH
+                if slots[row] != slot:
+                    slots[row] = slot
+                    values[begin : begin + _WIDTH] = array("f", current)
+                    continue
+                for column in range(_SUMS):
+                    values[begin + column] += current[column]
+                for column in range(_SUMS, _WIDTH):
+                    values[begin + column] = max(values[begin + column], current[column])
+            self.current = [0.0] * _WIDTH
+
+    def fail(self, now: float, failures: Mapping[str, int]) -> None:
+        """Count failures by class; a step that is over a day old is overwritten."""
+        slot = int(now) // FAILURE_STEP_S
+        ahead = slot - self.failed_slot
+        if ahead > 0 or ahead <= -_FAILURE_ROWS:  # a clock that was put back a little keeps what there is
+            gone = range(self.failed_slot + 1, slot + 1) if 0 < ahead < _FAILURE_ROWS else range(_FAILURE_ROWS)
+            for name, counts in list(self.failed.items()):
+                for each in gone:
+                    counts[each % _FAILURE_ROWS] = 0
+                if not any(counts):
+                    del self.failed[name]
+            self.failed_slot = slot
+        for name, count in failures.items():
+            if name not in self.failed and len(self.failed) >= CLASSES_MAX:
+                name = OTHER
+            counts = self.failed.setdefault(name, array("I", bytes(4 * _FAILURE_ROWS)))
+            place = slot % _FAILURE_ROWS
+            counts[place] = min(2**32 - 1, counts[place] + count)
+
+    def saved(self) -> _Kept:
+        self.close()
+        failed = {name: counts.tobytes() for name, counts in self.failed.items()}
+        return _Kept(
+            self.since, self.slots.tobytes(), self.values.tobytes(), failed, self.failed_slot, list(self.marks)
+        )
+
+    @classmethod
+    def of(cls, kept: _Kept) -> _QueuePast:
+        """Restore what was saved. Raises `ValueError` for another size."""
+        past = cls(kept.since)
+        arrays: list[tuple[array[Any], bytes]] = [(past.slots, kept.slots), (past.values, kept.values)]
+        for name, raw in list(kept.failed.items())[: CLASSES_MAX + 1]:
+            past.failed[name] = array("I", bytes(4 * _FAILURE_ROWS))
+            arrays.append((past.failed[name], raw))
+        for into, raw in arrays:
+            if len(raw) != len(into) * into.itemsize:
+                raise ValueError("a row of another size")
+            memoryview(into).cast("B")[:] = raw
+        past.failed_slot = kept.failed_slot
+        past.marks.extend(kept.marks)
+        return past
+
+
+class History:
+    """An observer of facts that keeps the past of the 500 busiest queues, by the wall clock ``clock``.
+
+    A queue's past belongs to its name: a queue that is deleted and made again goes on with it.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self.changed = False
+        """Whether anything happened since `save`."""
+        self._clock = clock
+        self._queues: dict[str, _QueuePast] = {}
+        self._others: dict[str, int] = {}
+        self._review_at = clock() + _REVIEW_S
+        self._marks: deque[tuple[float, str, str]] = deque(maxlen=MARKS_MAX)
+
+    def __call__(self, fact: Fact) -> None:
+        """Count one fact."""
+        count = _COUNTED.get(type(fact))
+        if count is None:
+            return
+        now, queue = self._clock(), fact.queue  # type: ignore[attr-defined]
+        if now >= self._review_at:
+            self._choose(now)
+        past = self._queues.get(queue)
+        if past is None and not (isinstance(fact, QueueMoved) and not fact.put and not fact.receives):
+            past = self._new(queue, now)  # not for each queue that a bridge finds at its start
+        if past is not None:
+            self.changed = True
+            past.events += 1
+            # Most facts come within the same 5 seconds as the one before.
+            slot = now // _STEP_S
+            if slot != past.slot:
+                past.close()
+                past.slot = slot
+            count(past.current, fact)
+            if type(fact) is JobsTold and fact.more.failures:
+                past.fail(now, fact.more.failures)
+
+    def mark(self, what: str, by: str = "", queue: str = "") -> None:
+        """Record what was done to a queue, or to the bridge, which every queue's history shows."""
+        now = self._clock()
+        past = self._queues.get(queue) or self._new(queue, now) if queue else None
+        if past is not None or not queue:
+            (self._marks if past is None else past.marks).append((now, what, by))
+            self.changed = True
+
+    def __contains__(self, queue: str) -> bool:
+        """Return whether anything is known of a queue."""
+        return queue in self._queues
+
+    def read(self, queue: str, span: Span) -> QueueHistory:
+        """Return the rows of a span that ends now, oldest first; none of a queue of which nothing is known."""
+        now = self._clock()
+        past = self._queues.get(queue) or _QueuePast(now)
+        past.close()
+        step_s, rows, first = TIERS[span]
+        newest = int(now) // step_s
+        found = []
+        for slot in range(newest - rows + 1, newest + 1):
+            row = first + slot % rows
+            if past.slots[row] == slot:
+                values = past.values[row * _WIDTH : (row + 1) * _WIDTH]
+                found.append(_row(slot * step_s, values))
+        begin = (newest - rows + 1) * step_s
+        marks = [each for each in heapq.merge(self._marks, past.marks) if each[0] >= begin]
+        return QueueHistory(
+            span=span,
+            step_s=step_s,
+            now=_text(now),
+            since=_text(past.since),
+            rows=found,
+            failures=_failures(past, begin, now),
+            marks=[Mark(at=_text(at), what=what, by=by) for at, what, by in marks],
+        )
+
+    def save(self) -> Slices[Saved]:
+        """Copy all that is kept, slice by slice; the copy may be written in any thread."""
+        self.changed = False
+        queues: dict[str, _Kept] = {}
+        for part in sliced(self._queues.items(), 20):
+            queues |= {name: past.saved() for name, past in part}
+            yield
+        return Saved(1, queues, list(self._marks))
+
+    def restore(self, saved: Saved) -> None:
+        """Continue with what was saved. Raises `ValueError` if it cannot be read, and changes nothing."""
+        if saved.version != 1:
+            raise ValueError(f"version {saved.version}")
+        queues = {name: _QueuePast.of(kept) for name, kept in list(saved.queues.items())[:QUEUES_MAX]}
+        self._queues = {**queues, **self._queues}
+        self._marks.extendleft(reversed(saved.marks[: MARKS_MAX - len(self._marks)]))
+
+    def _new(self, queue: str, now: float) -> _QueuePast | None:
+        """Begin a history, or only count the queue where there is no room."""
+        if len(self._queues) < QUEUES_MAX:
+            past = self._queues[queue] = _QueuePast(now)
+            return past
+        if queue in self._others or len(self._others) < _OTHERS_MAX:
+            self._others[queue] = self._others.get(queue, 0) + 1
+        return None
+
+    def _choose(self, now: float) -> None:
+        """Give queues that were busier since the last review a history instead of those that were less so."""
+        self._review_at = now + _REVIEW_S
+        busiest = heapq.nlargest(QUEUES_MAX, ((count, name) for name, count in self._others.items()))
+        idlest = heapq.nsmallest(len(busiest), ((past.events, name) for name, past in self._queues.items()))
+        for (count, name), (events, old) in zip(busiest, idlest, strict=False):
+            if count <= events:
+                break
+            del self._queues[old]
+            self._queues[name] = _QueuePast(now)
+        self._others.clear()
+        for past in self._queues.values():
+            past.events = 0
+
+
+def _moved(row: list[float], fact: QueueMoved) -> None:
+    row[_PUT] += fact.put
+    row[_RECEIVES] += fact.receives
+    row[_EMPTY] += fact.empty
+    row[_WAITING] = max(row[_WAITING], fact.visible)
+
+
+def _told(row: list[float], fact: ReceivesTold) -> None:
+    row[_RECEIVES] += fact.found + fact.empty
+    row[_EMPTY] += fact.empty
+
+
+def _ended(row: list[float], fact: JobsTold) -> None:
+    more = fact.more
+    row[_DONE] += more.outcomes.get("done", 0)
+    row[_FAILED] += sum(more.failures.values())
+    row[_DEAD] += more.outcomes.get("buried", 0)
+    row[_STARTED] += sum(more.waiting.counts)
+    row[_WAITED_MS] += more.waiting.total_ms
+    row[_HANDLING_MS] += more.handling.total_ms
+    row[_LONGEST_MS] = max(row[_LONGEST_MS], _longest_ms(more.waiting))
+
+
+_COUNTED: Final[dict[type[Fact], Callable[[list[float], Any], None]]] = {
+    QueueMoved: _moved,
+    ReceivesTold: _told,
+    JobsTold: _ended,
+}
+
+
+def _longest_ms(spread: Spread) -> float:
+    for number in range(len(spread.counts) - 1, -1, -1):
+        if spread.counts[number]:
+            return 1000 * BOUNDS_S[number] if number < len(BOUNDS_S) else _LONGER_MS
+    return 0.0
+
+
+def _row(at: float, values: array[float]) -> HistoryRow:
+    numbers = dict(zip(COLUMNS, map(round, values), strict=True))
+    if numbers["longest_ms"] >= _LONGER_MS:
+        numbers["longest_ms"] = -1
+    return HistoryRow(at=_text(at), **numbers)
+
+
+def _failures(past: _QueuePast, begin: float, now: float) -> list[FailureRow]:
+    newest = int(now) // FAILURE_STEP_S
+    first = max(int(begin) // FAILURE_STEP_S, newest - _FAILURE_ROWS + 1, past.failed_slot - _FAILURE_ROWS + 1)
+    return [
+        FailureRow(at=_text(slot * FAILURE_STEP_S), failure=name, count=count)
+        for slot in range(first, min(newest, past.failed_slot) + 1)
+        for name, counts in past.failed.items()
+        if (count := counts[slot % _FAILURE_ROWS])
+    ]
+
+
+def _text(at: float) -> str:
+    return rfc3339(datetime.datetime.fromtimestamp(at, datetime.UTC))

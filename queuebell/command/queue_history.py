@@ -1,0 +1,64 @@
+"""Show what happened on a queue, as its bridge kept it.
+
+It changes nothing. Exit code 1 for a queue that the bridge does not know, 69 if no bridge answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from urllib.parse import quote
+
+from queuebell.bridge.contract.errors import BusUnavailable
+from queuebell.bridge.contract.partitioning import parse_physical
+from queuebell.bridge.observe.history import SPANS, HistoryRow, QueueHistory
+from queuebell.command.client import OK, BridgeClient, client_settings, plain, print_json, print_table
+
+_NOT_FOUND = 404
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``queue history``."""
+    parser.add_argument("queue", metavar="ACCOUNT/QUEUE")
+    text = "how far back: 5 minutes, 1 hour (default), 1 day or 7 days"
+    parser.add_argument("--span", choices=SPANS, default="1h", help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask and show."""
+    queue = parse_physical(args.queue)
+    with BridgeClient(client_settings(args).bridge) as client:
+        status, told = client.get(f"/v1/queues/{quote(queue)}/history?span={args.span}")
+    if status == _NOT_FOUND and (refused := client.refusal(told)):
+        older = refused.get("code") == "not_found"
+        why = "has an older version, which keeps no history" if older else f"does not know {queue}"
+        print(f"queuebell queue: the bridge at {client.url} {why}", file=sys.stderr)
+        return 1
+    if status != OK:
+        raise BusUnavailable(f"the bridge at {client.url} cannot show a history: it answered {status}")
+    past = client.understood(told, QueueHistory)
+    if args.json:
+        print_json(past)
+        return 0
+    print(f"{queue}: since {past.since}, in steps of {past.step_s} s that had any event")
+    if past.rows:
+        heads = ["FROM", "PUT", "DONE", "FAILED", "DEAD", "RECEIVES", "EMPTY", "WAITING", "MEAN WAIT", "LONGEST WITHIN"]
+        print_table(heads, [_cells(row) for row in past.rows], spare=("EMPTY", "RECEIVES", "LONGEST WITHIN"))
+    else:
+        print("nothing happened in this time")
+    counts: Counter[str] = Counter()
+    for failure in past.failures:
+        counts[failure.failure] += failure.count
+    for name, count in counts.most_common():
+        times = [each.at for each in past.failures if each.failure == name]
+        print(plain(f"failed with {name}: {count} attempts, from {times[0]} to {times[-1]}"))
+    for mark in past.marks:
+        print(plain(f"{mark.at} {mark.what}" + (f" by {mark.by}" if mark.by else "")))
+    return 0
+
+
+def _cells(row: HistoryRow) -> list[object]:
+    mean = f"{row.waited_ms / row.started / 1000:.3f} s" if row.started else None
+    longest = "over 30 min" if row.longest_ms < 0 else f"{row.longest_ms / 1000:g} s" if row.longest_ms else None
+    return [row.at, row.put, row.done, row.failed, row.dead, row.receives, row.empty, row.waiting, mean, longest]

@@ -37,6 +37,8 @@ def test_what_is_read_is_written() -> None:
     assert read == (Policy("a", permissions="rp"), Policy("b"))
     written = render_policies(read)
     assert parse_policies(written) == read
+    most = tuple(Policy(str(number) * 64) for number in range(5))
+    assert parse_policies(render_policies(most)) == most
     assert written.endswith(b"<Id>b</Id><AccessPolicy></AccessPolicy></SignedIdentifier></SignedIdentifiers>")
 
 
@@ -70,6 +72,7 @@ def test_properties_are_read_and_given_back() -> None:
     assert rule.origins == ("http://a.example", "http://b.example")
     assert (rule.methods, rule.max_age_s) == (("GET", "PUT"), 60)
     assert update_properties(ServiceProperties(), render_properties(found)) == found
+    assert len(update_properties(ServiceProperties(), document(f"<Cors>{RULE * 5}</Cors>")).cors) == 5
     assert msgspec.json.decode(msgspec.json.encode(found), type=ServiceProperties) == found
 
 
@@ -157,29 +160,19 @@ def test_an_answer_tells_the_page_what_it_may_read() -> None:
     assert cors.actual(RULES, "http://z.example", "GET") is None
 
 
-def identifiers(*parts: str) -> bytes:
-    """A document of policies."""
-    return f"<SignedIdentifiers>{''.join(parts)}</SignedIdentifiers>".encode()
-
-
-def identifier_service_rules(id_: str, policy: str = "") -> str:
-    """One policy."""
-    return f"<SignedIdentifier><Id>{id_}</Id><AccessPolicy>{policy}</AccessPolicy></SignedIdentifier>"
-
-
 @pytest.mark.parametrize(
     ("raw", "code"),
     [
         (b"<Other />", "InvalidXmlDocument"),
-        (identifiers(*(identifier_service_rules(str(number)) for number in range(6))), "InvalidXmlDocument"),
-        (identifiers("<SignedIdentifier />"), "MissingRequiredXmlNode"),
-        (identifiers("<Other />"), "UnsupportedXmlNode"),
-        (identifiers(identifier_service_rules("a"), identifier_service_rules("a")), "InvalidXmlNodeValue"),
-        (identifiers(identifier_service_rules("a" * 65)), "InvalidXmlNodeValue"),
-        (identifiers(identifier_service_rules("")), "InvalidXmlNodeValue"),
-        (identifiers(identifier_service_rules("a", "<Permission>rx</Permission>")), "InvalidXmlNodeValue"),
-        (identifiers(identifier_service_rules("a", "<Expiry>soon</Expiry>")), "InvalidXmlNodeValue"),
-        (identifiers(identifier_service_rules("a", "<Expiry>2026-02-30</Expiry>")), "InvalidXmlNodeValue"),
+        (body(*(identifier(str(number)) for number in range(6))), "InvalidXmlDocument"),
+        (body("<SignedIdentifier />"), "MissingRequiredXmlNode"),
+        (body("<Other />"), "UnsupportedXmlNode"),
+        (body(identifier("a"), identifier("a")), "InvalidXmlNodeValue"),
+        (body(identifier("a" * 65)), "InvalidXmlNodeValue"),
+        (body(identifier("")), "InvalidXmlNodeValue"),
+        (body(identifier("a", "<Permission>rx</Permission>")), "InvalidXmlNodeValue"),
+        (body(identifier("a", "<Expiry>soon</Expiry>")), "InvalidXmlNodeValue"),
+        (body(identifier("a", "<Expiry>2026-02-30</Expiry>")), "InvalidXmlNodeValue"),
     ],
 )
 def test_policies_that_are_wrong(raw: bytes, code: str) -> None:

@@ -161,6 +161,14 @@ def test_addresses_that_are_not_granted(sip: str) -> None:
     assert code(by_hand(text, **fields)) == "AuthorizationSourceIPMismatch"
 
 
+def test_an_ipv4_address_in_ipv6_form_is_the_same_address() -> None:
+    """And `https,http` grants both."""
+    for sip in ("127.0.0.1", "127.0.0.0-127.0.0.9"):
+        authorize(of_fields({**FIELDS, "sip": sip}), address="::ffff:127.0.0.1")
+    with pytest.raises(AzureError):
+        authorize(of_fields({**FIELDS, "sip": "127.0.0.2"}), address="::ffff:127.0.0.1")
+
+
 @pytest.mark.parametrize("spr", ["http", "http,https", "HTTPS"])
 def test_a_protocol_of_another_form_is_named(spr: str) -> None:
     """There are two forms."""

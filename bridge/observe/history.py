@@ -158,6 +158,13 @@ class _QueuePast:
         self.failed_slot = 0
         self.marks: deque[tuple[float, str, str]] = deque(maxlen=MARKS_MAX)
 
+    def at(self, slot: float) -> list[float]:
+        """Return the row of these 5 seconds, to be added to."""
+        if slot != self.slot:
+            self.close()
+            self.slot = slot
+        return self.current
+
     def close(self) -> None:
         """Add the current row to all tiers."""
         current, values, slots = self.current, self.values, self.slots
@@ -230,6 +237,8 @@ class History:
         """Whether anything happened since `save`."""
         self._clock = clock
         self._queues: dict[str, _QueuePast] = {}
+        self._all = _QueuePast(0.0)
+        """Failures of all queues, since the start."""
         self._others: dict[str, int] = {}
         self._review_at = clock() + _REVIEW_S
         self._marks: deque[tuple[float, str, str]] = deque(maxlen=MARKS_MAX)
@@ -245,17 +254,16 @@ class History:
         past = self._queues.get(queue)
         if past is None and not (isinstance(fact, QueueMoved) and not fact.put and not fact.receives):
             past = self._new(queue, now)  # not for each queue that a bridge finds at its start
+        slot = now // _STEP_S
+        failures = fact.more.failures if isinstance(fact, JobsTold) else None
+        if failures:
+            count(self._all.at(slot), fact)
         if past is not None:
             self.changed = True
             past.events += 1
-            # Most facts come within the same 5 seconds as the one before.
-            slot = now // _STEP_S
-            if slot != past.slot:
-                past.close()
-                past.slot = slot
-            count(past.current, fact)
-            if type(fact) is JobsTold and fact.more.failures:
-                past.fail(now, fact.more.failures)
+            count(past.current if slot == past.slot else past.at(slot), fact)
+            if failures:
+                past.fail(now, failures)
 
     def mark(self, what: str, by: str = "", queue: str = "") -> None:
         """Record what was done to a queue, or to the bridge, which every queue's history shows."""
@@ -293,6 +301,17 @@ class History:
             failures=_failures(past, begin, now),
             marks=[Mark(at=_text(at), what=what, by=by) for at, what, by in marks],
         )
+
+    def failed(self, queue: str = "") -> int | None:
+        """Return the failed attempts of the last 5 minutes, of all queues by default; None without a history."""
+        past = self._queues.get(queue) if queue else self._all
+        if past is None:
+            return None
+        step_s, rows, first = TIERS["5m"]
+        oldest = int(self._clock()) // step_s - rows
+        slots, values = past.slots, past.values
+        kept = sum(values[row * _WIDTH + _FAILED] for row in range(first, first + rows) if slots[row] > oldest)
+        return round(kept + past.current[_FAILED]) if past.slot > oldest else round(kept)
 
     def save(self) -> Slices[Saved]:
         """Copy all that is kept, slice by slice; the copy may be written in any thread."""

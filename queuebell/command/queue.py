@@ -121,6 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="waiting",
         help="which: to be received (default), delayed, or at a worker",
     )
+    peek.add_argument("--contains", metavar="TEXT", default="", help="only with this text in body, id, key or headers")
     show = action("show", "show one message, where it is, and why it is a dead letter", queue_transfer.show)
     show.add_argument("id", metavar="ID", help="its id, or the id under which it was put")
     discard = action("discard", "delete messages by their ids; those at a worker stay", queue_transfer.discard)

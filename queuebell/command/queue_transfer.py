@@ -130,7 +130,7 @@ async def get(store: QueueStore, args: argparse.Namespace) -> int:
 
 async def peek(store: QueueStore, args: argparse.Namespace) -> int:
     """Write visible messages and leave them where they are."""
-    if args.max < 1 or (args.state == "waiting" and args.max > BATCH_MAX):
+    if args.max < 1 or (args.state == "waiting" and not args.contains and args.max > BATCH_MAX):
         raise BadInput("bad_parameter", f"--max is from 1 to {BATCH_MAX}; with --state later or running it may be more")
     await _of_each(args, lambda queue, left: _peek(store, queue, left, args))
     return 0
@@ -443,14 +443,14 @@ async def _get(store: QueueStore, queue: str, limit: int, args: argparse.Namespa
 
 
 async def _peek(store: QueueStore, queue: str, limit: int, args: argparse.Namespace) -> int:
-    if args.state == "waiting":
+    if args.state == "waiting" and not args.contains:
         messages = await store.peek(queue, limit)
         for message in messages:
             _write(message, args)
         return len(messages)
     shown, after = 0, ""
     while shown < limit:
-        page = await _of_a_bridge(store).browse(queue, args.state, min(BATCH_MAX, limit - shown), after)
+        page = await _of_a_bridge(store).browse(queue, args.state, min(BATCH_MAX, limit - shown), after, args.contains)
         for message, due_in_ms in zip(page.messages, page.due_in_ms, strict=True):
             _write(message, args, args.state, due_in_ms)
         shown += len(page.messages)

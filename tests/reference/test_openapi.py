@@ -18,7 +18,7 @@ from queuebell.bridge.contract.errors import STATUS_BY_CODE
 from queuebell.bridge.contract.event import EVENT_BYTES_MAX, REQUEST_BYTES_MAX
 from queuebell.bridge.contract.wire import FRAME_BYTES_MAX
 from queuebell.bridge.http.api.app import WebServer
-from queuebell.bridge.http.api.queues import BULK_BYTES_MAX
+from queuebell.bridge.http.api.queues import BULK_BYTES_MAX, SEARCHED_MAX
 from queuebell.bridge.http.api.routes import Routes
 from queuebell.bridge.http.server.settings import WebSettings
 from queuebell.bridge.observe.history import QUEUES_MAX
@@ -66,6 +66,7 @@ LIMITS = {
     "putMessages": {1, BATCH_MAX, BULK_BYTES_MAX},
     "receiveMessages": {int(ReceiveRequest().visibility_timeout_s)},
     "settleMessages": {BATCH_MAX, BULK_BYTES_MAX},
+    "peekMessages": {SEARCHED_MAX},
     "showBuried": {BATCH_MAX},
     "openSession": {FRAME_BYTES_MAX, 6455},
     "showHistory": {QUEUES_MAX},

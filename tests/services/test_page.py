@@ -119,6 +119,17 @@ def test_messages_are_put_discarded_and_emptied(chromium: Browser, bridge: Servi
         expect(table.get_by_role("row")).to_have_count(2)
         page.get_by_role("button", name="Undo").click()
         expect(table).to_contain_text("one")
+        page.get_by_label("With this text").fill("no such text")
+        expect(page.get_by_text("No message waits.")).to_be_visible()
+        page.get_by_label("With this text").fill("on")
+        expect(table.get_by_role("row")).to_have_count(2)
+        table.get_by_role("checkbox").check()
+        page.get_by_role("button", name="Discard 1 selected").click()
+        page.get_by_role("link", name="Listeners").click()  # what was asked for is done at once
+        page.go_back()
+        page.get_by_role("button", name="Waiting").click()
+        expect(page.get_by_text("No message waits.")).to_be_visible()
+        post(bridge.url, "/v1/queues/mail/act/messages", b"three", "text/plain")
         page.get_by_text("Put a message").click()
         page.get_by_label("Body of the message").fill(HOSTILE)
         page.get_by_label("Id, to put it once").fill("mine")
@@ -141,6 +152,58 @@ def test_messages_are_put_discarded_and_emptied(chromium: Browser, bridge: Servi
         expect(history).to_contain_text("emptied")
         page.get_by_text("As a table").click()
         expect(page.get_by_role("region", name="Steps").get_by_role("row")).not_to_have_count(1)
+
+
+def test_the_list_shows_what_is_wanted(chromium: Browser, bridge: Serving) -> None:
+    """Twelve queues on a small screen; chips, order and search stand in the address, and what is not there is blank."""
+    for number in range(14):
+        request = urllib.request.Request(f"{bridge.url}/v1/queues/calm/q-{number:02}", method="PUT")
+        urllib.request.urlopen(request, timeout=100).read()
+    post(bridge.url, "/v1/queues/calm/q-03/pause")
+    bury(bridge.url, "no price")
+    with opened(chromium, bridge.url, "#/?filter=calm&sort=name", viewport={"width": 1100, "height": 760}) as shown:
+        page = shown.page
+        live(shown)
+        rows = page.get_by_role("region", name="Queues").get_by_role("row")
+        expect(rows).to_have_count(15)
+        last = rows.nth(12).bounding_box()
+        assert last is not None and last["y"] + last["height"] <= 760
+        assert [cell.inner_text() for cell in rows.nth(1).get_by_role("cell").all()] == ["calm/q-00", *[""] * 7]
+        page.get_by_label("More columns").check()
+        expect(rows.nth(0)).to_contain_text("Receives")
+        page.get_by_role("button", name="Paused").click()
+        expect(rows).to_have_count(2)
+        assert page.url.endswith("#/?filter=calm&only=paused&sort=name")
+        page.reload()
+        expect(page.get_by_role("region", name="Queues").get_by_role("row")).to_have_count(2)
+        expect(page.get_by_label("Find a queue")).to_have_value("calm")
+        page.get_by_label("Find a queue").fill("")
+        page.get_by_role("button", name="Dead letters").first.click()
+        expect(page.get_by_role("link", name=POISON)).to_be_visible()
+        expect(page.get_by_role("link", name="calm/q-00")).to_be_hidden()
+
+
+def test_dead_letters_are_chosen_one_by_one(chromium: Browser, bridge: Serving) -> None:
+    bury(bridge.url, "no price", "too big", "no price", "other")
+    with opened(chromium, bridge.url, f"#/queue/{POISON}?reason=no+price") as shown:
+        page = shown.page
+        live(shown)
+        graves = page.get_by_role("region", name="Dead letters").get_by_role("table")
+        expect(graves.get_by_role("row")).to_have_count(3)
+        page.get_by_label("Only with").fill("")
+        expect(graves.get_by_role("row")).to_have_count(5)
+        expect(graves.get_by_role("checkbox").first).to_be_disabled()
+        page.get_by_label("Allow changes").check()
+        for number in (1, 3):
+            graves.get_by_role("row").nth(number).get_by_role("checkbox").check()
+        page.get_by_role("button", name="Replay 2 selected").click()
+        expect(page.get_by_text("2 replayed")).to_be_visible()
+        expect(graves.get_by_role("row")).to_have_count(3)
+        graves.get_by_role("checkbox").first.check()
+        page.get_by_role("button", name="Discard 1 selected").click()
+        page.get_by_role("button", name="Discard for good").click()
+        expect(page.get_by_text("1 discarded")).to_be_visible()
+        expect(graves).to_contain_text("other")
 
 
 def test_a_dead_letter_is_edited_and_returned(chromium: Browser, bridge: Serving) -> None:
@@ -354,6 +417,7 @@ def test_a_worker_that_hangs(chromium: Browser, bridge: Serving) -> None:
         page = shown.page
         for queue in ("shop/quick", "shop/slow", "shop/slow"):
             post(bridge.url, f"/v1/queues/{queue}/messages?create=true", b"x", "text/plain")
+        page.get_by_label("More columns").check()
         slow = page.get_by_role("row").filter(has_text="shop/slow").get_by_role("cell")
         expect(slow.nth(4)).to_contain_text("s")
         expect(page.get_by_role("row").filter(has_text="shop/quick").get_by_role("cell").nth(4)).to_have_text("")

@@ -77,6 +77,9 @@ SMALL_BYTES_MAX = 64 * 1024
 PAGE_MAX = 1000
 PEEK_BYTES_MAX = 4 * 1024 * 1024
 """Of one answer to a peek; 32 of the largest bodies take less unless nearly everything is escaped."""
+SEARCHED_MAX: Final = 512
+"""Messages that one call with ``contains`` looks at, 32 at a time."""
+CONTAINS_MAX: Final = 200
 STATES: Final[tuple[MessageState, ...]] = get_args(MessageState)
 _list_prefix = re.compile(r"[A-Za-z0-9_/-]{0,161}").fullmatch
 
@@ -265,12 +268,13 @@ class QueueRoutes:
     async def peek(self, request: Caller, queue: str) -> Answer:
         """Show messages without receiving them.
 
-        Those that wait, unless `state` says otherwise. With `state`, `after` or `newest` the answer has `next` where
-        more may follow. Of a queue in a shared store only the first that wait are shown.
+        Those that wait, unless `state` says otherwise. With `state`, `after`, `newest` or `contains` the answer has
+        `next` where more may follow, and with `contains` it may be short or empty all the same: one call searches 512
+        messages. Of a queue in a shared store only the first that wait are shown.
         """
-        query = only_query_of(request, "max", "state", "after", "newest")
+        query = only_query_of(request, "max", "state", "after", "newest", "contains")
         limit = number(query, "max", 1, BATCH_MAX, BATCH_MAX)
-        if query.keys() & {"state", "after", "newest"}:
+        if query.keys() & {"state", "after", "newest", "contains"}:
             return await self._browse(query, queue, limit)
         with self._room.share() as share:
             found = await _read(share, lambda: self._store.peek(queue, limit, room=share))
@@ -291,26 +295,35 @@ class QueueRoutes:
         newest = query.get("newest", "false")
         if newest not in ("true", "false"):
             raise BadInput("bad_parameter", "newest is true or false")
-        after, size_max = query.get("after", ""), limit * (BODY_BYTES_MAX + HEADERS_BYTES_MAX)
+        if len(text := query.get("contains", "")) > CONTAINS_MAX:
+            raise BadInput("bad_parameter", f"contains has at most {CONTAINS_MAX} characters")
+        size_max = (BATCH_MAX if text else limit) * (BODY_BYTES_MAX + HEADERS_BYTES_MAX)
         with self._room.share() as share:
 
             def ask() -> Awaitable[Browsed]:
-                if not share.take(size_max):
+                # Also for each further page: what was found of those before is less than PEEK_BYTES_MAX.
+                if not share.take(size_max + (PEEK_BYTES_MAX if text else 0)):
                     raise NoRoom(size_max)
-                return self._store.browse(queue, limit, after=after, newest=newest == "true", state=state)
+                wanted = BATCH_MAX if text else limit
+                return self._store.browse(queue, wanted, after=after, newest=newest == "true", state=state)
 
-            page = await _read(share, ask)
             parts: list[msgspec.Raw] = []
-            size, following = 0, page.following
-            for at, message in enumerate(page.messages):
-                due = page.due_in_ms[at] if page.due_in_ms else None
-                part = _encode(_seen(message, state, due))
-                if parts and page.places and size + len(part) > PEEK_BYTES_MAX:
-                    following = page.places[at - 1]
-                    break
-                size += len(part)
-                parts.append(msgspec.Raw(part))
-            return Answer(200, _encode(PeekAnswer(parts, following or msgspec.UNSET)))
+            after, size, looked = query.get("after", ""), 0, 0
+            while True:
+                page = await _read(share, ask)
+                looked += len(page.messages)
+                following, place = page.following, after
+                for at, message in enumerate(page.messages):
+                    if not text or _contains(message, text):
+                        part = _encode(_seen(message, state, page.due_in_ms[at] if page.due_in_ms else None))
+                        if len(parts) == limit or (parts and page.places and size + len(part) > PEEK_BYTES_MAX):
+                            return Answer(200, _encode(PeekAnswer(parts, place or msgspec.UNSET)))
+                        size += len(part)
+                        parts.append(msgspec.Raw(part))
+                    place = page.places[at] if page.places else ""
+                if not text or following is None or looked >= SEARCHED_MAX:
+                    return Answer(200, _encode(PeekAnswer(parts, following or msgspec.UNSET)))
+                after = following
 
     async def look(self, request: Caller, queue: str) -> Answer:
         """Show one message, and where it is.
@@ -497,6 +510,15 @@ def _message(message: StoredMessage, *, seen: bool = False) -> Message:
         expires_at=None if message.expires_at is None else rfc3339(message.expires_at),
         key=message.key,
         headers=message.headers,
+    )
+
+
+def _contains(message: StoredMessage, text: str) -> bool:
+    return (
+        text in message.id
+        or text in (message.key or "")
+        or text.encode() in message.body
+        or any(text in part for header in message.headers.items() for part in header)
     )
 
 

@@ -136,10 +136,10 @@ class Feed(StreamAnswers):
 
     async def queues(self, request: BaseRequest, _: str) -> Answer | StreamResponse:
         """Follow the list of queues."""
-        wanted, bridge = _wanted(request), self._bridge
+        wanted, bridge = _wanted(request, "only"), self._bridge
 
         def make(reader: Principal | None) -> Slices[msgspec.Struct]:
-            view = yield from overview.queues(bridge.scheduler, bridge.now(), wanted, _sight(reader))
+            view = yield from overview.queues(bridge.scheduler, bridge.now(), wanted, _sight(reader), bridge.history)
             operates = reader is None or reader.may(Verb.OPERATE)
             return msgspec.structs.replace(view, bridge=self._about()) if operates else view
 
@@ -255,7 +255,14 @@ class Feed(StreamAnswers):
         explained = explain.plain(explained, self._rows(), subjects)
         most = overview.ROWS
         return overview.OneQueue(
-            row=overview.row(bridge.scheduler, work, now, Troubles.at(bridge.scheduler, work, now), _sight(reader)),
+            row=overview.row(
+                bridge.scheduler,
+                work,
+                now,
+                Troubles.at(bridge.scheduler, work, now),
+                _sight(reader),
+                bridge.history,
+            ),
             state=bridge.describe(queue, _sight(reader)),
             run=self._run_of(queue),
             explained=msgspec.structs.replace(
@@ -279,6 +286,7 @@ class Feed(StreamAnswers):
             cluster=bridge.cluster(),
             latency=latency,
             bounds=bounds,
+            failed_5m=bridge.history.failed() or 0,
         )
 
 
@@ -286,9 +294,9 @@ def _sight(reader: Principal | None) -> Callable[[str], bool]:
     return lambda queue: reader is None or reader.may(Verb.LOOK, queue)
 
 
-def _wanted(request: BaseRequest) -> Wanted:
+def _wanted(request: BaseRequest, *more: str) -> Wanted:
     try:
-        return msgspec.convert(only_query_of(request, "filter", "sort", "first"), Wanted, strict=False)
+        return msgspec.convert(only_query_of(request, "filter", "sort", "first", *more), Wanted, strict=False)
     except msgspec.ValidationError as error:
         raise Refusal("bad_parameter", f"a parameter is out of range: {_ours(error)}") from None
 

@@ -252,12 +252,18 @@ class HttpStore(PutOnceStore):
         answer = decode(PEEK, await self._call("GET", queue, f"/peek?max={whole(limit, 'max')}"))
         return [stored(message) for message in answer.messages]
 
-    async def browse(self, queue: str, state: MessageState, limit: int = 32, after: str = "") -> Browsed:
+    async def browse(
+        self, queue: str, state: MessageState, limit: int = 32, after: str = "", contains: str = ""
+    ) -> Browsed:
         """Return up to 32 messages of one state, and where the next page begins.
+
+        Those only with the text ``contains`` (at most 200 characters) in body, key, id or headers; then the page may be
+        empty although others follow.
 
         Raises `Unsupported` where the bridge's version or store shows only those that wait.
         """
         query = f"max={whole(limit, 'max')}&state={state}" + (f"&after={quote(after)}" if after else "")
+        query += f"&contains={quote(contains, safe='')}" if contains else ""
         answer = decode(PEEK, await self._call("GET", queue, f"/peek?{query}"))
         if any(message.state != state for message in answer.messages):
             raise Unsupported("this bridge's version shows only messages that wait: upgrade it")

@@ -17,9 +17,10 @@ from queuebell.bridge.contract.names import POISON_SUFFIX
 from queuebell.bridge.core.pending_work import PendingWork
 from queuebell.bridge.core.sessions import Session
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
+from queuebell.bridge.observe.history import History
 from queuebell.bridge.observe.slices import SLICE, Slices, sliced
 from queuebell.bridge.service.state.answers import Check, Cluster, Explained, ListenerState, QueueState
-from queuebell.bridge.service.state.content import DeadLetterCount, buried, content, newest_counts
+from queuebell.bridge.service.state.content import DeadLetterCount, buried, content, newest_counts, oldest_since
 from queuebell.bridge.service.state.status import listener
 from queuebell.bridge.service.state.trouble import Troubles, in_trouble, is_silent
 
@@ -29,9 +30,13 @@ Sort = Literal["trouble", "name", "waiting", "leased", "buried", "listeners", "t
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """Selects rows of a list: those with ``filter`` in their name, in the order ``sort``, from number ``first`` on."""
+    """Selects rows of a list: those with ``filter`` in their name, in the order ``sort``, from number ``first`` on.
+
+    Of queues ``only`` those in trouble, with dead letters or paused.
+    """
 
     filter: Annotated[str, Meta(max_length=200)] = ""
+    only: Literal["all", "trouble", "buried", "paused"] = "all"
     sort: Sort = "trouble"
     first: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
 
@@ -72,6 +77,8 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     """Ended attempts, with any outcome, as workers reported."""
     failed: int
     """Failed attempts among them."""
+    failed_5m: int | None
+    """Failed attempts of the last 5 minutes; None if the bridge keeps no history of the queue."""
     trouble: str | None
     """Describes unattended or unannounced work, failing receives or a hanging handler."""
 
@@ -82,6 +89,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     queues: int
     visible: int
     leased: int
+    oldest_ms: int
+    """For how long the oldest work waits; 0 if none does."""
     buried: int
     troubled: int
     triggers: int
@@ -101,6 +110,8 @@ class Self(msgspec.Struct, frozen=True, kw_only=True):
     latency: dict[str, list[float]]
     """Of ``wake`` and ``start``: the counts up to each of ``bounds``, then the total, since the start."""
     bounds: list[float]
+    failed_5m: int
+    """Failed attempts of the last 5 minutes, of all queues."""
 
 
 class Queues(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +175,12 @@ class ListenerRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def row(
-    scheduler: WakeScheduler, work: PendingWork, now: float, troubles: Troubles, sees: Callable[[str], bool]
+    scheduler: WakeScheduler,
+    work: PendingWork,
+    now: float,
+    troubles: Troubles,
+    sees: Callable[[str], bool],
+    history: History | None = None,
 ) -> QueueRow:
     """Return the row of one queue; dead letters only if ``sees`` accepts the poison queue."""
     known = content(scheduler, work, now, sees)
@@ -196,11 +212,18 @@ def row(
         empty=work.empty,
         handled=sum(sum(jobs.outcomes.values()) for jobs in reported),
         failed=sum(sum(jobs.failures.values()) for jobs in reported),
+        failed_5m=None if history is None else history.failed(work.queue),
         trouble=troubles.of(work),
     )
 
 
-def queues(scheduler: WakeScheduler, now: float, wanted: Wanted, sees: Callable[[str], bool]) -> Slices[Queues]:
+def queues(
+    scheduler: WakeScheduler,
+    now: float,
+    wanted: Wanted,
+    sees: Callable[[str], bool],
+    history: History | None = None,
+) -> Slices[Queues]:
     """Build the list of the queues that ``sees`` accepts."""
     pattern = wanted.filter.casefold()
     order = _ORDERS[wanted.sort]
@@ -209,6 +232,7 @@ def queues(scheduler: WakeScheduler, now: float, wanted: Wanted, sees: Callable[
     most = wanted.first + ROWS
     chosen: list[list[tuple[float, str, PendingWork]]] = []
     visible = leased = troubled = triggers = receives = empty = seen = matching = 0
+    oldest = now
     dead: dict[str, int] = {}
     for part in sliced(scheduler.pending.by_queue.values()):
         found: list[tuple[float, str, PendingWork]] = []
@@ -227,9 +251,14 @@ def queues(scheduler: WakeScheduler, now: float, wanted: Wanted, sees: Callable[
             triggers += work.triggers
             receives += work.receives
             empty += work.empty
+            if (since := oldest_since(work)) is None and work.waits:
+                since = work.visible_since if work.visible else work.requested_at
+            oldest = oldest if since is None else min(oldest, since)
             if pattern in work.queue.casefold():
-                below = _dead_letters(scheduler, work, sees) if wanted.sort == "buried" else None
-                found.append((order(work, trouble, 0 if below is None else below.messages), work.queue, work))
+                letters = _dead_letters(scheduler, work, sees) if "buried" in (wanted.sort, wanted.only) else None
+                below = 0 if letters is None else letters.messages
+                if wanted.only == "all" or _ONLY[wanted.only](work, trouble, below):
+                    found.append((order(work, trouble, below), work.queue, work))
         matching += len(found)
         if most <= SLICE and chosen:
             found += chosen.pop()  # for a first page, keep only the rows shown
@@ -246,7 +275,7 @@ def queues(scheduler: WakeScheduler, now: float, wanted: Wanted, sees: Callable[
         yield
     rows: list[QueueRow] = []
     for part in sliced(shown, 20):
-        rows += (row(scheduler, work, now, troubles, sees) for work in part)
+        rows += (row(scheduler, work, now, troubles, sees, history) for work in part)
         yield
     return Queues(
         found=matching,
@@ -256,6 +285,7 @@ def queues(scheduler: WakeScheduler, now: float, wanted: Wanted, sees: Callable[
             queues=seen,
             visible=visible,
             leased=leased,
+            oldest_ms=max(0, round(1000 * (now - oldest))),
             buried=sum(dead.values()),
             troubled=troubled,
             triggers=triggers,
@@ -352,6 +382,12 @@ def _dead_letters(scheduler: WakeScheduler, work: PendingWork, sees: Callable[[s
     return known if known is not None and sees(known.queue) else None
 
 
+_ONLY: Final[dict[str, Callable[[PendingWork, bool, int], bool]]] = {
+    "trouble": lambda work, trouble, buried: trouble,
+    "paused": lambda work, trouble, buried: work.paused,
+    # A poison queue by itself, too: nothing may be known of the queue above it.
+    "buried": lambda work, trouble, buried: buried > 0 or (work.queue.endswith(POISON_SUFFIX) and messages(work) > 0),
+}
 _ORDERS: Final[dict[str, Callable[[PendingWork, bool, int], float]]] = {
     "trouble": lambda work, trouble, buried: -1e18 * trouble - counts(work)[0],
     "name": lambda work, trouble, buried: 0.0,

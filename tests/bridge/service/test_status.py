@@ -322,17 +322,24 @@ def test_the_list_of_queues() -> None:
         "queue": QUEUE, "visible": 7, "invisible": 3, "leased": 2, "delayed": None, "oldest_ms": 5750,
         "counted_ms": 750, "at_least": True, "waiting_ms": 5750, "buried": 4, "buried_ms": 1250, "untold": UNTOLD_HERE,
         "running_ms": 2750, "listeners": 1, "paused": False, "dirty": True, "triggers": 2, "receives": 7, "empty": 2,
-        "handled": 9, "failed": 3, "trouble": failing,
+        "handled": 9, "failed": 3, "failed_5m": None, "trouble": failing,
     }  # fmt: skip
     assert shown(found.rows[1]) == {
         "queue": PAUSED, "visible": 2, "invisible": 3, "leased": 1, "delayed": 2, "oldest_ms": None,
         "counted_ms": None, "at_least": False, "waiting_ms": None, "buried": 0, "buried_ms": None, "untold": {},
         "running_ms": None, "listeners": 0, "paused": True, "dirty": False, "triggers": 1, "receives": 4, "empty": 3,
-        "handled": 0, "failed": 0, "trouble": None,
+        "handled": 0, "failed": 0, "failed_5m": None, "trouble": None,
     }  # fmt: skip
     assert (found.rows[2].trouble, found.rows[2].untold["leased"]) == (scaled, content.NOBODY_COUNTED)
+    for only, queues in (("all", [QUEUE, PAUSED, SCALED]), ("trouble", [QUEUE, SCALED]), ("paused", [PAUSED])):
+        wanted = overview.Wanted(sort="name", only=only)
+        some = at_once(overview.queues(rig.scheduler, rig.now, wanted, sees))
+        assert [row.queue for row in some.rows] == queues and some.totals == found.totals
+    wanted = overview.Wanted(only="buried")
+    assert [row.queue for row in at_once(overview.queues(rig.scheduler, rig.now, wanted, sees)).rows] == [QUEUE]
     assert shown(found.totals) == {
-        "queues": 3, "visible": 9, "leased": 3, "buried": 4, "troubled": 2, "triggers": 3, "receives": 11, "empty": 5,
+        "queues": 3, "visible": 9, "oldest_ms": 5750,
+        "leased": 3, "buried": 4, "troubled": 2, "triggers": 3, "receives": 11, "empty": 5,
     }  # fmt: skip
     assert shown(overview.running(rig.scheduler, QUEUE, rig.now)) == [
         {"listener": "listener 1", "instance": INSTANCE, "id": "m1", "attempt": 3, "ms": 2750}

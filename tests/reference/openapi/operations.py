@@ -21,7 +21,7 @@ from queuebell.bridge.contract.event import (
 from queuebell.bridge.contract.wire import SUBPROTOCOL
 from queuebell.bridge.http.api.app import WebServer
 from queuebell.bridge.http.api.event_stream import EVENT_STREAM
-from queuebell.bridge.http.api.queues import PAGE_MAX, PEEK_BYTES_MAX, QueueRoutes
+from queuebell.bridge.http.api.queues import CONTAINS_MAX, PAGE_MAX, PEEK_BYTES_MAX, QueueRoutes
 from queuebell.bridge.http.api.sse import QUEUES_MAX, EventStreams
 from queuebell.bridge.http.api.state import StateRoutes
 from queuebell.bridge.http.api.triggers import TriggerRoutes
@@ -151,6 +151,7 @@ _LIST: Final = (
     _query("sort", "What is shown first.", {"type": "string", "enum": list(get_args(Sort)), "default": "trouble"}),
     _query("first", "The number of the first row, from 0.", _whole(0, 10_000_000, 0)),
 )
+_ONLY: Final = _query("only", "Only these queues.", {"enum": ["all", "trouble", "buried", "paused"], "default": "all"})
 _PLACE: Final = "^([0-9]{1,18}[.][0-9]{1,18})?$"
 _CLAIM: Final = {"id": "0000000000000017", "pop_receipt": "66f307dd0867019e"}
 _PUT_ANSWER: Final = {"messages": [{**_CLAIM, "visible_in_ms": 0}]}
@@ -378,6 +379,9 @@ _HANDLING: Final = (
             ),
             _query("after", "`next` of an earlier answer.", {"type": "string", "pattern": r"^(\d{1,18}\.\d{1,18})?$"}),
             _query("newest", "In reverse: the newest first.", {"type": "boolean", "default": False}),
+            _query(
+                "contains", "Text in the body, id, key or headers.", {"type": "string", "maxLength": CONTAINS_MAX}
+            ),
         ),
         answers={
             200: _json(
@@ -568,7 +572,7 @@ _PAGE: Final = (
             },
         )
         for path, name, verb, route, parameters in (
-            ("/v1/watch", "watchQueues", Verb.LOOK, Feed.queues, _LIST),
+            ("/v1/watch", "watchQueues", Verb.LOOK, Feed.queues, (*_LIST, _ONLY)),
             ("/v1/watch/listeners", "watchListeners", Verb.OPERATE, Feed.listeners, _LIST),
             ("/v1/watch/bridge", "watchBridge", Verb.OPERATE, Feed.about, ()),
             (QUEUE + "/watch", "watchQueue", Verb.LOOK, Feed.queue, ()),

@@ -1,19 +1,19 @@
 // Dead letters. A queue shows how much there is; its poison queue what it is, 32 at a time, and what can be done.
 
-import { facts, later, make, plain, put, span, table, text, count, whole, hrefOf } from "./parts.js";
+import { facts, later, make, picker, plain, put, span, table, text, count, whole, hrefOf } from "./parts.js";
 import { ask, change, changes } from "./told.js";
 
 export const POISON = "-poison";
 const PAGE = 32;
 const PLAIN_MAX = 4096; // bytes of a body that are shown in whole
 
-export function buried(left, queue, path) {
+export function buried(left, queue, path, asked) {
   if (!queue.endsWith(POISON)) {
     const link = make("a", { href: hrefOf(queue + POISON) });
     return { element: make("p", {}, link), update: (row) => put(link, row.buried ? `${whole.format(row.buried)} dead letters: why, and what to do` : "") };
   }
   const told = make("p", { role: "status" });
-  const reason = make("input", { type: "search", maxlength: "1000", spellcheck: "false" });
+  const reason = make("input", { type: "search", maxlength: "1000", spellcheck: "false", value: asked });
   const order = make("select", {}, make("option", { value: "false" }, "oldest first"), make("option", { value: "true" }, "newest first"));
   const all = make("button", { type: "button" }, "Replay");
   const away = make("button", { type: "button", class: "danger" }, "Discard");
@@ -22,7 +22,10 @@ export function buried(left, queue, path) {
   const back = make("button", { type: "button" }, "Previous");
   const on = make("button", { type: "button" }, "Next");
   const where = make("span", { class: "dim", role: "status" });
+  const ids = (items) => ({ ids: items.map((item) => item.id) });
+  const picks = picker(changes, ["Replay", "", (items) => begin("replay", ids(items))], ["Discard", "danger", (items) => ifSure(`${whole.format(items.length)} messages`, ids(items))]);
   const list = table("Dead letters", [
+    picks.column,
     text("Message", (item) => plain(item.id)),
     {
       title: "Reason",
@@ -52,7 +55,7 @@ export function buried(left, queue, path) {
   const here = make(
     "div", {},
     make("div", { class: "tools" }, make("label", {}, "Only with this text in the reason ", reason), make("label", {}, "Order ", order), all, away, look),
-    sure, list.element, make("div", { class: "tools" }, back, on, where),
+    sure, picks.element, list.element, make("div", { class: "tools" }, back, on, where),
   );
   let places = [""]; // of this page and those before it
   let following = null;
@@ -76,6 +79,7 @@ export function buried(left, queue, path) {
       put(nowhere, "");
       if (mine !== loads || left.aborted) return; // a later one is on its way
       following = answer.next;
+      picks.keep(answer.messages);
       list.update(answer.messages.map((item) => [item.id, item]));
       back.disabled = places.length === 1;
       on.disabled = following === null;

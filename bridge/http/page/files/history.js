@@ -1,14 +1,15 @@
 // What happened on a queue in the last minutes, hours or days, as the bridge kept it: bars, failures by class, marks.
 // It is asked for when it is opened, and again once a step is over while it is in sight.
 
-import { count, make, number, perSecond, plain, put, span as lasted, table, text, whole } from "./parts.js";
+import { POISON } from "./buried.js";
+import { count, hrefOf, make, number, perSecond, plain, put, span as lasted, table, text, whole } from "./parts.js";
 import { draw } from "./plots.js";
 import { ask, change } from "./told.js";
 
 const SPANS = { "5m": "5 minutes", "1h": "1 hour", "1d": "1 day", "7d": "7 days" };
 const clock = (at, step) => new Date(at).toLocaleString([], step < 900 ? { timeStyle: step < 60 ? "medium" : "short" } : { dateStyle: "short", timeStyle: "short" });
 
-export function history(left, path) {
+export function history(left, queue, path) {
   const told = make("p", { class: "dim", role: "status" });
   const tabs = Object.entries(SPANS).map(([each, title]) => [each, make("button", { type: "button", "aria-pressed": "false", onclick: () => open(each) }, title)]);
   const mean = (row) => (row.started ? (row.waited_ms ?? 0) / row.started : 0);
@@ -19,7 +20,12 @@ export function history(left, path) {
     bars("From put to the first attempt", (row) => [mean(row)], lasted, ["on average"]),
   ];
   const failures = table("Failures", [
-    text("Class", (item) => plain(item.failure, 64), { name: true }),
+    {
+      title: "Class",
+      name: true,
+      // To the dead letters whose reason has this class.
+      begin: (cell, item) => cell.append(queue.endsWith(POISON) ? plain(item.failure, 64) : make("a", { class: "text", href: `${hrefOf(queue + POISON)}?${new URLSearchParams({ reason: item.failure })}` }, plain(item.failure, 64))),
+    },
     count("Failed attempts", (item) => whole.format(item.count)),
     text("First", (item) => clock(item.first, 300)),
     text("Last", (item) => clock(item.last, 300)),

@@ -1,7 +1,7 @@
 // The messages of a queue, 32 at a time: those that wait, are delayed, or are at a worker; or one by its id. The bridge
 // is asked only when somebody asks: an open page costs a queue nothing. One is put, discarded, or all are.
 
-import { count, make, plain, put, span, table, text, whole } from "./parts.js";
+import { count, later, make, picker, plain, put, span, table, text, whole } from "./parts.js";
 import { ask, change, changes, undoable } from "./told.js";
 
 const STATES = { waiting: "Waiting", later: "Later", running: "Running" };
@@ -11,13 +11,16 @@ const NONE = { waiting: "No message waits.", later: "No message is delayed.", ru
 export function messages(left, queue, path) {
   const tabs = Object.entries(STATES).map(([state, title]) => [state, make("button", { type: "button", "aria-pressed": "false", onclick: () => open(state) }, title)]);
   const id = make("input", { type: "search", maxlength: "128", spellcheck: "false" });
+  const holds = make("input", { type: "search", maxlength: "200", spellcheck: "false" });
   const find = make("button", { type: "button" }, "Find");
   // The place is kept only once its page is there: after a failure the button asks for it again.
   const on = make("button", { type: "button", hidden: true, onclick: () => following !== null && load([...places, following]) }, "Next");
   const back = make("button", { type: "button", hidden: true, onclick: () => places.length > 1 && load(places.slice(0, -1)) }, "Previous");
   const told = make("span", { class: "dim", role: "status" });
   const did = make("p", { role: "status" });
+  const picks = picker(changes, ["Discard", "danger", (items) => discard(items.filter((item) => item.state !== "running"))]);
   const list = table("Messages", [
+    picks.column,
     {
       title: "Message",
       name: true,
@@ -34,7 +37,7 @@ export function messages(left, queue, path) {
     text("Body", (item) => plain(item.body ?? "bytes", 60), { name: true }),
     {
       title: "",
-      begin: (cell, item) => item.state !== "running" && cell.append(make("button", { type: "button", class: "danger", disabled: !changes.checked, "data-change": true, onclick: () => discard(item) }, "Discard")),
+      begin: (cell, item) => item.state !== "running" && cell.append(make("button", { type: "button", class: "danger", disabled: !changes.checked, "data-change": true, onclick: () => discard([item]) }, "Discard")),
     },
   ]);
   list.element.hidden = true;
@@ -56,7 +59,8 @@ export function messages(left, queue, path) {
       let after = to.at(-1);
       // A page may be empty although others follow: the bridge looks at some messages of either state at a time.
       for (let pages = 0; pages < EMPTY_PAGES; pages += 1) {
-        answer = await ask("GET", `${path}/peek?${new URLSearchParams({ state: shown, after })}`).catch(refused);
+        const query = new URLSearchParams({ state: shown, after, ...(holds.value ? { contains: holds.value } : {}) });
+        answer = await ask("GET", `${path}/peek?${query}`).catch(refused);
         if (mine !== loads || left.aborted) return; // a later one is on its way
         if (answer.messages.length || !answer.next) break;
         after = answer.next;
@@ -68,6 +72,7 @@ export function messages(left, queue, path) {
       say(answer.messages, answer.why ?? (answer.messages.length ? "" : none));
     });
 
+  holds.addEventListener("input", later(left, () => (shown ? load([""]) : open("waiting"))));
   id.addEventListener("keydown", (event) => event.key === "Enter" && find.click());
   find.addEventListener("click", () => {
     if (!id.value.trim()) return;
@@ -83,17 +88,29 @@ export function messages(left, queue, path) {
 
   function say(items, why) {
     list.element.hidden = !items.length;
+    picks.keep([]);
     list.update([]); // a message that was moved since has another row
     list.update(items.map((item) => [item.id, item]));
     put(told, `${why} As of ${new Date().toLocaleTimeString()}.`.trim());
   }
 
-  const discard = (item) =>
-    undoable(left, `message ${plain(item.key ?? item.id, 60)} is discarded`, "discarding a message", async () => {
-      await ask("DELETE", `${path}/messages/${encodeURIComponent(item.id)}`);
+  const discard = (items) => {
+    const words = items.length === 1 ? `message ${plain(items[0].key ?? items[0].id, 60)} is` : `${whole.format(items.length)} messages are`;
+    undoable(left, `${words} discarded`, "discarding messages", async () => {
+      let done = 0;
+      for (const item of items) {
+        // Handled meanwhile, or at a worker: the others go all the same.
+        const gone = await ask("DELETE", `${path}/messages/${encodeURIComponent(item.id)}`).catch((error) => {
+          if (error.status !== 404 && error.status !== 409) throw error;
+          return error;
+        });
+        done += gone === null;
+      }
+      put(did, `Discarded ${whole.format(done)} of ${whole.format(items.length)}; what was handled meanwhile, or is at a worker, is not among them.`);
       if (shown) load(places);
       else list.element.hidden = true;
     });
+  };
 
   const body = make("textarea", { "aria-label": "Body of the message", spellcheck: "false" });
   const named = make("input", { maxlength: "128", spellcheck: "false" });
@@ -137,8 +154,8 @@ export function messages(left, queue, path) {
   };
   const element = make(
     "section", {}, make("h2", {}, "Messages"),
-    make("div", { class: "tools" }, ...tabs.map(([, tab]) => tab), make("label", {}, "Id ", id), find, empty), sure, did,
-    list.element, make("div", { class: "tools" }, back, on, told), make("details", {}, make("summary", {}, "Put a message"), form),
+    make("div", { class: "tools" }, ...tabs.map(([, tab]) => tab), make("label", {}, "With this text ", holds), make("label", {}, "Id ", id), find, empty), sure, did,
+    picks.element, list.element, make("div", { class: "tools" }, back, on, told), make("details", {}, make("summary", {}, "Put a message"), form),
   );
   changes.addEventListener("change", arm, { signal: left });
   arm();

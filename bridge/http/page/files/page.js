@@ -60,7 +60,8 @@ function show() {
   left.abort();
   left = new AbortController();
   stopWatching();
-  const where = location.hash.replace(/^#\/?/, "").split("/");
+  const [path, asked] = location.hash.replace(/^#\/?/, "").split("?");
+  const where = path.split("/");
   put(said, "");
   for (const link of document.querySelectorAll("nav a")) {
     const here = link.dataset.view === (where[0] || "queues") || (where[0] === "queue" && link.dataset.view === "queues");
@@ -69,10 +70,10 @@ function show() {
   }
   if (!login.hidden) return;
   status("connecting", "dim");
-  if (where[0] === "queue" && where.length === 3) queueView(left.signal, where.slice(1).map(named).join("/"));
+  if (where[0] === "queue" && where.length === 3) queueView(left.signal, where.slice(1).map(named).join("/"), new URLSearchParams(asked));
   else if (where[0] === "listeners") listenersView(left.signal);
   else if (where[0] === "bridge") bridgeView();
-  else queuesView(left.signal);
+  else queuesView(left.signal, new URLSearchParams(asked));
 }
 
 // Whatever stands in the address, a link that somebody sent say.

@@ -97,6 +97,34 @@ const kinds = (column) => ["number", "name", "rest"].filter((kind) => column[kin
 export const text = (title, read, more = {}) => ({ title, show: (cell, item) => put(cell, read(item)), ...more });
 export const count = (title, read, more = {}) => text(title, read, { number: true, ...more });
 
+// A box in each row, and buttons for all rows whose box is ticked.
+export function picker(changes, ...actions) {
+  const picked = new Map();
+  const buttons = actions.map(([words, kind, act]) => [words, make("button", { type: "button", class: kind, "data-change": true, onclick: () => act([...picked.values()]) })]);
+  const element = make("span", { hidden: true }, ...buttons.flatMap(([, button]) => [button, " "]));
+  const show = () => {
+    element.hidden = !picked.size;
+    for (const [words, button] of buttons) put(button, `${words} ${whole.format(picked.size)} selected`);
+  };
+  show();
+  return {
+    element,
+    keep(items) {
+      const here = new Set(items.map((item) => item.id));
+      for (const id of [...picked.keys()]) if (!here.has(id)) picked.delete(id);
+      show();
+    },
+    column: {
+      title: "",
+      begin(cell, item) {
+        const box = make("input", { type: "checkbox", "aria-label": `Select ${plain(item.id, 60)}`, disabled: !changes.checked, "data-change": true });
+        box.addEventListener("change", () => (box.checked ? picked.set(item.id, item) : picked.delete(item.id), show()));
+        cell.append(box);
+      },
+    },
+  };
+}
+
 // Names and values; those that are not sent any more are removed.
 export function facts() {
   const list = make("dl", { class: "facts" });

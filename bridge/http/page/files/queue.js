@@ -19,7 +19,7 @@ const SOURCES = {
 // The upper bounds of durations that workers count by, in seconds; the protocol fixes them.
 const BOUNDS_S = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800];
 
-export function queueView(left, queue) {
+export function queueView(left, queue, asked) {
   const path = `/v1/queues/${queue.split("/").map(encodeURIComponent).join("/")}`;
   const trouble = make("p", { class: "bad trouble" });
   const aloud = announcer();
@@ -62,8 +62,8 @@ export function queueView(left, queue) {
     text("How", (item) => plain(item.detail), { name: true }),
   ]);
   const pause = make("button", { type: "button", disabled: true }, "Pause");
-  const graves = buried(left, queue, path);
-  const past = history(left, path);
+  const graves = buried(left, queue, path, asked.get("reason") ?? "");
+  const past = history(left, queue, path);
   const held = queue.endsWith(POISON) ? [] : [messages(left, queue, path).element];
   const plots = make("div", { class: "plots" }, flow.element, depth.element, handling.element, beforehand.element);
   const handlers = make("div", {}, make("h2", {}, "Outcomes"), jobs.element);

@@ -5,7 +5,9 @@ import { between, rates, spans, within } from "./plots.js";
 import { watch } from "./told.js";
 
 const main = document.getElementById("main");
-let wanted = { filter: "", sort: "trouble", first: 0 };
+const CHIPS = { all: "All", trouble: "In trouble", buried: "Dead letters", paused: "Paused" };
+const FIRST = { filter: "", only: "all", sort: "trouble", first: "0" };
+let more = false; // whether the columns are shown that few people need
 
 const queueLink = {
   name: true,
@@ -13,7 +15,7 @@ const queueLink = {
     cell.append(make("a", { class: "text", href: hrefOf(item.queue) }), make("div", { class: "bad" }));
   },
   show(cell, item) {
-    put(cell.firstChild, plain(item.queue));
+    put(cell.firstChild, plain(item.queue) + (item.paused ? " (paused)" : ""));
     put(cell.lastChild, item.trouble ? plain(item.trouble) : "");
   },
 };
@@ -23,67 +25,79 @@ export function waiting(item) {
   return item.counted_ms !== null && item.visible !== null ? `${known} (${span(item.counted_ms)} ago)` : known;
 }
 
+const some = (text) => (text === "0" ? "" : text); // what is not there is not shown
+
 // A poison queue has none of its own; of another one its number is not known, or not shown to who may not look there.
-function buried(item) {
-  if (item.buried !== null || item.untold.buried) return number(item.buried);
-  return item.queue.endsWith("-poison") ? "" : "not shown";
+function dead(cell, item) {
+  const known = item.buried !== null || item.untold.buried;
+  const words = known ? some(number(item.buried)) : item.queue.endsWith("-poison") ? "" : "not shown";
+  if (cell.dataset.of === words) return;
+  cell.dataset.of = words;
+  cell.replaceChildren(item.buried ? make("a", { href: hrefOf(`${item.queue}-poison`) }, words) : words);
 }
 
-export function queuesView(left) {
-  const sums = numbers(["queues", "waiting", "leased", "dead letters", "in trouble", "listeners"]);
+export function queuesView(left, asked) {
+  let wanted = { ...FIRST, ...Object.fromEntries([...asked].filter(([name]) => name in FIRST)) };
+  const sums = numbers(["in trouble", "waiting", "oldest", "running", "failed (5 min)", "dead letters", "workers"]);
   const flow = rates("flow", "Each second", ["receives", "puts and triggers"]);
   const waits = spans("waits", "From trigger to wake");
   const starts = spans("starts", "From put to handler");
   const empties = rates("empties", "Empty receives", ["empty"]);
   const each = new Map(); // what happened in each second on the queues that are shown
-  const withRate = (name, n) => (item) => {
-    const now = each.get(item.queue)?.now?.[n];
-    return whole.format(item[name]) + (now ? ` (${perSecond(now)})` : "");
-  };
+  const rateOf = (item, n) => each.get(item.queue)?.now?.[n];
+  const withRate = (name, n) => (item) => some(whole.format(item[name])) + (rateOf(item, n) ? ` (${perSecond(rateOf(item, n))})` : "");
   const list = table(
     "Queues",
     [
       { title: "Queue", sort: "name", ...queueLink },
-      count("Waiting", waiting, { sort: "waiting" }),
-      count("For", (item) => span(item.waiting_ms)),
-      count("Leased", (item) => number(item.leased, item.at_least), { sort: "leased" }),
-      count("Longest handler", (item) => span(item.running_ms)),
-      count("Dead letters", buried, { sort: "buried" }),
-      count("Listeners", (item) => whole.format(item.listeners), { sort: "listeners" }),
+      count("Waiting", (item) => some(waiting(item)), { sort: "waiting" }),
+      count("Oldest", (item) => span(item.waiting_ms)),
+      count("Running", (item) => some(number(item.leased, item.at_least)), { sort: "leased" }),
+      count("Longest handler", (item) => span(item.running_ms), { rest: true }),
+      count("Done", (item) => (rateOf(item, 2) ? perSecond(rateOf(item, 2)) : "")),
+      count("Failed (5 min)", (item) => some(whole.format(item.failed_5m ?? 0))),
+      { title: "Dead letters", number: true, sort: "buried", show: dead },
+      count("Workers", (item) => some(whole.format(item.listeners)), { sort: "listeners" }),
       count("Triggers", withRate("triggers", 0), { sort: "triggers", rest: true }),
       count("Receives", withRate("receives", 1), { sort: "receives", rest: true }),
-      count("Empty", (item) => whole.format(item.empty), { rest: true }),
-      text("", (item) => (item.paused ? "paused" : "")),
+      count("Empty", (item) => some(whole.format(item.empty)), { rest: true }),
     ],
     { sortBy: (sort) => again({ sort, first: 0 }), none: "No queues." },
   );
-  const pages = pager(() => wanted.first, (first) => again({ first }));
-  const sorted = (sort, words) => make("button", { type: "button", onclick: () => again({ sort, first: 0 }) }, words);
+  const pages = pager(() => Number(wanted.first), (first) => again({ first }));
+  const chips = Object.entries(CHIPS).map(([only, title]) => [only, make("button", { type: "button", onclick: () => again({ only, first: 0 }) }, title)]);
+  const first = make("button", { type: "button", onclick: () => again({ sort: "trouble", first: 0 }) }, "Trouble first");
+  const columns = make("input", { type: "checkbox", onchange: () => show(columns.checked) });
+  const show = (all) => ((more = columns.checked = all), list.element.classList.toggle("more", all));
   main.replaceChildren(
     make("h1", {}, "Queues"), sums.element,
-    make(
-      "div", { class: "board" },
-      make("div", {}, make("div", { class: "tools" }, finder("Find a queue", wanted, left, (next) => again(next)), sorted("trouble", "Trouble first"), sorted("buried", "Dead letters first")), list.element, pages.element),
-      make("div", { class: "plots" }, flow.element, waits.element, starts.element, empties.element),
-    ),
+    make("div", { class: "tools" }, ...chips.map(([, chip]) => chip), finder("Find a queue", wanted, left, (next) => again(next)), first, make("label", {}, columns, " More columns")),
+    list.element, pages.element,
+    make("div", { class: "plots" }, flow.element, waits.element, starts.element, empties.element),
   );
+  show(more);
   const rate = between();
   let before = null;
 
   function again(next) {
     wanted = { ...wanted, ...next };
     list.sorted(wanted.sort);
+    for (const [only, chip] of chips) chip.ariaPressed = String(only === wanted.only);
+    // In the address is what differs from the first view, for a reload and for somebody else.
+    const differs = Object.entries(wanted).filter(([name, value]) => String(value) !== FIRST[name]);
+    history.replaceState(null, "", `#/${differs.length ? `?${new URLSearchParams(differs)}` : ""}`);
     watch(`/v1/watch?${new URLSearchParams(wanted)}`, (view) => {
       for (const row of view.rows) {
         const known = each.get(row.queue) ?? { rate: between() };
-        known.now = known.rate([row.triggers, row.receives]);
+        known.now = known.rate([row.triggers, row.receives, row.handled - row.failed]);
         each.set(row.queue, known);
       }
       if (each.size > 10 * ROWS) each.clear();
       list.update(view.rows.map((item) => [item.queue, item]));
       pages.update(view);
       const all = view.totals;
-      sums.update([number(all.queues), number(all.visible), number(all.leased), number(all.buried), number(all.troubled), view.bridge ? number(view.bridge.sessions) : "not shown"]);
+      const [failed, workers] = view.bridge ? [number(view.bridge.failed_5m), number(view.bridge.sessions)] : ["not shown", "not shown"];
+      sums.update([number(all.troubled), number(all.visible), all.oldest_ms ? span(all.oldest_ms) : "none", number(all.leased), failed, number(all.buried), workers]);
       const now = rate([all.receives, all.triggers, all.empty]);
       const latency = view.bridge?.latency;
       waits.element.hidden = starts.element.hidden = !latency;

@@ -259,6 +259,35 @@ async def test_a_queue_has_a_history(served: Served) -> None:
         assert (await served.ask("GET", f"/v1/queues/{target}")).code == code
 
 
+async def test_messages_are_searched(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By body, key, header and id, page by page, a bounded number of them a call."""
+    monkeypatch.setattr(queues, "SEARCHED_MAX", 64)
+    for start in range(0, 200, 20):
+        items = [
+            {"body": f"order {number}", "headers": {"tenant": "acme" if number % 7 == 0 else "other"}}
+            for number in range(start, start + 20)
+        ]
+        await served.ask("POST", "/v1/queues/a/b/messages", json.dumps({"messages": items}).encode(), media=JSON)
+    await served.ask("PUT", "/v1/queues/a/b/messages/key-199", b"\xff\x00by key")
+    for text, found in (
+        ("order%2019", [19, *range(190, 200)]),
+        ("acme", [number for number in range(200) if number % 7 == 0]),
+        ("key-19", [None]),
+        ("%C3%BF", []),
+        (f"{201:016x}", [None]),
+    ):
+        seen, after, calls = [], "", 0
+        while after is not None:
+            reply = (await served.ask("GET", f"/v1/queues/a/b/peek?contains={text}&max=5&after={after}")).json
+            calls += 1
+            assert len(reply["messages"]) <= 5
+            seen += [message.get("body") for message in reply["messages"]]
+            after = reply.get("next")
+        assert seen == [None if number is None else f"order {number}" for number in found], text
+        assert calls <= 4 + len(found) // 5 + 1
+    assert (await served.ask("GET", f"/v1/queues/a/b/peek?contains={'x' * 201}")).code == "bad_parameter"
+
+
 async def test_large_messages_are_shown_in_several_answers(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "PEEK_BYTES_MAX", 150_000)
     for number in range(4):

@@ -485,6 +485,7 @@ class Listener(Generic[Payload]):
             draw=self._draw,
             store=name_of(self._store),
             store_kind=kind_of(self._store),
+            drained=self._life.asked.set,
         )
 
     def _open_claims(self, store: QueueStore) -> None:

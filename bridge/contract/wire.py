@@ -364,6 +364,9 @@ class BridgeHeartbeat(_Frame, frozen=True, tag="heartbeat", omit_defaults=False)
 class Drain(_Frame, frozen=True, tag="drain"):
     """Bridge → listener: the bridge is stopping; reconnect when the session ends."""
 
+    worker: bool = False
+    """Instead, this listener is to stop: receive nothing more, finish what runs, and leave (L12)."""
+
 
 class ErrorFrame(_Frame, frozen=True, tag="error"):
     """Bridge → listener: the error of a frame, and for how many seconds not to repeat it."""

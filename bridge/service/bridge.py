@@ -403,6 +403,15 @@ class Bridge:
         self.scheduler.unreadable(self.now(), None if session is None else session.number, error.code, str(error))
         self.drive()
 
+    def drain_worker(self, instance: str) -> bool | None:
+        """Ask a listener to stop: it receives nothing more, finishes what runs, and leaves.
+
+        Returns True once it was asked, False for a scaler, None if no session of this instance is here. A listener of
+        an older version connects again instead.
+        """
+        self.now()  # the thread
+        return self._sessions.drain_worker(instance)
+
     # -- performing commands -----------------------------------------------------------------------------------------
 
     def now(self) -> float:

@@ -87,6 +87,17 @@ class LiveSessions:
         for session in self.live.values():
             send(session.outlet, Drain())
 
+    def drain_worker(self, instance: str) -> bool | None:
+        """Ask a listener for its end; False for a scaler, None if no session is of this instance."""
+        for session in self.live.values():
+            known = self._bridge.scheduler.sessions.get(session.number)
+            if known is not None and known.instance == instance:
+                if known.scaler:
+                    return False
+                send(session.outlet, Drain(worker=True))
+                return True
+        return None
+
     def end_all(self) -> None:
         """End every session with 1012 (service restart)."""
         for session in list(self.live.values()):

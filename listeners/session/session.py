@@ -77,6 +77,7 @@ class Session:
 
     ``welcomed`` is called with the boot of each welcome before the queues hear of it. ``store`` is what the log calls
     the store of these queues, ``kind`` what the bridge calls this session, ``store_kind`` what kind of store that is.
+    ``drained`` is called when somebody asks the bridge for an end of this listener.
     """
 
     def __init__(
@@ -92,7 +93,9 @@ class Session:
         store: str = "its store",
         kind: str = "listener",
         store_kind: str = "",
+        drained: Callable[[], None] | None = None,
     ) -> None:
+        self._drained = drained
         self._kind = kind
         self._store_kind = store_kind
         self.boot: str | None = None
@@ -338,6 +341,11 @@ class Session:
         elif isinstance(frame, Bye):
             if self._left is not None and not self._left.done():
                 self._left.set_result(None)
+        elif isinstance(frame, Drain) and frame.worker and self._drained is not None:
+            log.warning(
+                "%s: somebody asked the bridge for an end of this worker: it stops once its handlers end", self._label
+            )
+            self._drained()
         elif isinstance(frame, Drain):
             log.info("%s: the bridge is stopping", self._label)
             self._leave()

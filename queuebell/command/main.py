@@ -95,6 +95,11 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
         "show which listeners a trigger would wake now, and why not the others",
         ("billing/orders", "billing/orders --json"),
     ),
+    "drain": Subcommand(
+        "queuebell.command.drain",
+        "ask workers to stop once their handlers end",
+        ("shop-worker", "6f1c2a9e0b7d4c53a1e8f0d2b4c6e8a0"),
+    ),
     "check": Subcommand(
         "queuebell.command.check",
         "check a configuration, and the bridge if one is running",

@@ -297,7 +297,10 @@ FRAME_WORDS: Final[Words] = {
         "workers": said("To a scaler: as in a wake."),
         "due_ms": said("To a scaler: when a delayed message is due, or a lease ends, as far as the bridge knows."),
     },
-    "Drain": {"": said("The bridge is stopping: send `bye` unless a receive is in flight, and then connect again.")},
+    "Drain": {
+        "": said("The bridge is stopping: send `bye` unless a receive is in flight, and then connect again."),
+        "worker": said("Instead, this worker is to stop: it receives nothing more, finishes what runs, and leaves."),
+    },
     "Ready": {
         "": said("First on every WebSocket: calls and a session may follow."),
         "window": said("How many calls may be unanswered; settlements are not counted."),
@@ -451,7 +454,7 @@ EXAMPLES: Final[dict[str, list[Json]]] = {
             "queues": {QUEUE: {"gen": 7, "covered_age_ms": None}},
         }
     ],
-    "Drain": [{"type": "drain"}],
+    "Drain": [{"type": "drain"}, {"type": "drain", "worker": True}],
     "Ready": [{"type": "ready", "window": 32, "boot": BOOT, "able": ["headers"]}],
     "Ended": [{"type": "ended", "code": 1012, "reason": "the bridge is stopping"}],
     "Goaway": [{"type": "goaway", "last": 17}],

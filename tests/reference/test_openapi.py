@@ -295,7 +295,7 @@ async def fuzz(tmp_path: Path, file: Path, *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--phases", "coverage,stateful", "--max-examples", "3"), "54 selected / 54 total"),
+        (("--phases", "coverage,stateful", "--max-examples", "3"), "55 selected / 55 total"),
         pytest.param(("--phases", "examples,fuzzing,stateful", "--max-examples", "40"), "", marks=pytest.mark.rest),
     ],
     ids=["every limit", "anything"],

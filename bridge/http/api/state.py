@@ -41,6 +41,7 @@ class StateRoutes:
         routes.add("GET", "/readyz", None, self.ready, call=True)
         routes.add("GET", "/metrics", Verb.OPERATE, self.metrics)
         routes.add("GET", "/v1/listeners", Verb.OPERATE, self.listeners, call=True)
+        routes.add("POST", "/v1/listeners/drain", Verb.OPERATE, self.drain, call=True)
         routes.add("GET", "/v1/findings", Verb.OPERATE, self.findings, call=True)
         routes.add("GET", "/v1/cluster", Verb.OPERATE, self.cluster, call=True)
         routes.add("POST", "/v1/queues/{queue}/forget", Verb.OPERATE, self.forget, call=True)
@@ -96,6 +97,19 @@ class StateRoutes:
         Webhooks are added in the configuration file only, never over HTTP.
         """
         return Answer(200, msgspec.json.encode(Listeners(self._bridge.listeners() + self._rows())))
+
+    async def drain(self, request: Caller, _: str) -> Answer:
+        """Ask a worker to stop.
+
+        It receives nothing more, finishes what it handles, and leaves; whatever started it may start another. Only
+        workers with a session at this bridge; a worker of an older version connects again instead.
+        """
+        asked = self._bridge.drain_worker(only_query_of(request, "instance").get("instance", ""))
+        if asked is None:
+            raise Refusal("not_found", "no worker of this instance has a session at this bridge")
+        if not asked:
+            raise Refusal("conflict", "this is a scaler: it ends its workers by itself; stop it where it runs")
+        return Answer(204)
 
     async def alive(self, request: Caller, _: str) -> Answer:
         """Check that the bridge answers."""

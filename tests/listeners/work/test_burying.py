@@ -163,11 +163,38 @@ async def test_a_store_that_refuses_the_facts_gets_the_body() -> None:
         return await put(queue, messages)
 
     store.put = picky  # type: ignore[method-assign]
-    await store.fill(b"x")
-    async with listening(store, Supervisor(Bury("no"))) as listener:
+    await store.fill(b"x", b"y")
+    async with listening(store, Supervisor(Bury("no"), Bury("no"))) as listener:
+        await settled(listener, 2, "buried")
+        assert listener.state().queues[QUEUE].burials_bare == 2
+    assert [message.body for message in await store.peek(POISON)] == [b"x", b"y"]
+
+
+@simulated
+async def test_a_replay_waits_as_long_as_the_supervisor_says() -> None:
+    """And a dead letter names the exception of its handler."""
+    store = Store()
+    (facts,) = await buried(store, b"x", max_attempts=1)
+    assert facts.error == "ValueError"
+    await run_until(listening(store, Supervisor(Replay(after=60)), POISON), 1, "replayed", POISON)
+    assert (await store.depth(QUEUE)).visible == 0
+    await pass_time(61)
+    assert (await store.depth(QUEUE)).visible == 1
+
+
+@simulated
+async def test_a_batch_says_of_each_message_what_became_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    """What failed is named in the log, by its id and its queue."""
+    store = Store()
+    await store.fill(b"good", b"bad")
+    (_, bad) = await store.peek(QUEUE)
+
+    async def handle(messages: list[Message]) -> list[Exception | None]:
+        return [ValueError("spoilt") if message.body == b"bad" else None for message in messages]
+
+    async with listening(store, handle, batch=2, max_attempts=1) as listener:
         await settled(listener, 1, "buried")
-        assert listener.state().queues[QUEUE].burials_bare == 1
-    assert [message.body for message in await store.peek(POISON)] == [b"x"]
+    assert f"message {bad.id} of {QUEUE}, attempt 1" in caplog.text
 
 
 class Aside:

@@ -141,6 +141,7 @@ async def test_a_body_is_decoded_or_buried(payload: Any, value: Any, good: bytes
     assert type(seen[0]) is type(value)
     reasons = [burial.reason for burial in await store.burials(POISON)]
     assert all(reason.startswith("undecodable payload: ") and "\n" not in reason for reason in reasons)
+    assert not [reason for reason in reasons if " more" in reason]
 
 
 @pytest.mark.parametrize(

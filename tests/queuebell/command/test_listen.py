@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pathlib
 import signal
 import subprocess
@@ -203,6 +204,31 @@ def test_a_function_handles_messages(bridge: Serving, tmp_path: pathlib.Path) ->
         process.kill()
         process.communicate()
     assert bridge.client("queue", "depth", "fn/q") == "fn/q: 0 visible, 0 invisible\n"
+
+
+def test_a_worker_is_drained(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """By its name or its instance: its handler ends, it takes nothing more and exits with 0; others go on."""
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, asyncio\nasync def handle(message):\n    print(message.text(), flush=True)\n"
+        "    while not pathlib.Path('go').exists():\n        await asyncio.sleep(0.01)\n    print('done', flush=True)\n"
+    )
+    bridge.client("queue", "put", "drained/q", "first", "second")
+    process = listen(
+        bridge, tmp_path, "drained/q", "--bridge", bridge.url, "--name", "shop", "--concurrency", "1", "slow:handle"
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline() == b"first\n"
+        bridge.client("drain", "nobody", code=1)
+        (asked,) = json.loads(bridge.client("drain", "shop", "--json"))["asked"]
+        assert bridge.client("drain", asked) == f"asked 1 worker to stop: {asked}\n"
+        (tmp_path / "go").touch()
+        out, log = process.communicate(timeout=100)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, out) == (0, b"done\n") and b"somebody asked the bridge" in log
+    assert bridge.client("queue", "depth", "drained/q") == "drained/q: 1 visible, 0 invisible\n"
+    assert json.loads(bridge.client("drain", "shop", "--json", code=1)) == {"asked": []}
 
 
 def test_a_command_handles_messages(bridge: Serving, tmp_path: pathlib.Path) -> None:

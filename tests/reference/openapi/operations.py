@@ -634,6 +634,17 @@ _STATE: Final = (
         answers={200: _json("The workers, event streams and webhooks.", Listeners)},
     ),
     Operation(
+        method="POST",
+        path="/v1/listeners/drain",
+        id="drainListener",
+        verb=Verb.OPERATE,
+        tag="state",
+        route=StateRoutes.drain,
+        parameters=(_query("instance", "The worker's instance.", {"type": "string"}),),
+        answers={204: _DONE},
+        codes=("not_found", "conflict"),
+    ),
+    Operation(
         method="GET",
         path="/v1/cluster",
         id="describeCluster",

@@ -1,7 +1,7 @@
 // Who listens: workers, scalers, event streams and webhooks.
 
 import { count, finder, hrefOf, make, pager, plain, put, span, table, text, whole } from "./parts.js";
-import { watch } from "./told.js";
+import { ask, changes, undoable, watch } from "./told.js";
 
 const main = document.getElementById("main");
 let wanted = { filter: "", sort: "trouble", first: 0 };
@@ -30,9 +30,20 @@ export function listenersView(left) {
         cell.className = bad ? "bad" : "";
       },
     },
+    {
+      title: "",
+      begin(cell, item) {
+        if (item.kind !== "listener" || !item.instance) return;
+        const drain = () => undoable(left, `worker ${plain(item.listener, 60)} is asked to stop once its handlers end`, "draining a worker", () => ask("POST", `/v1/listeners/drain?instance=${encodeURIComponent(item.instance)}`));
+        cell.append(make("button", { type: "button", disabled: !changes.checked, "data-change": true, onclick: drain }, "Drain"));
+      },
+    },
   ], { sortBy: (sort) => again({ sort, first: 0 }), none: "No listener or queue with this text." });
   const pages = pager(() => wanted.first, (first) => again({ first }));
   main.replaceChildren(make("h1", {}, "Listeners"), make("div", { class: "tools" }, finder("Find a listener or a queue", wanted, left, (next) => again(next))), list.element, pages.element);
+  changes.addEventListener("change", () => {
+    for (const each of list.element.querySelectorAll("[data-change]")) each.disabled = !changes.checked;
+  }, { signal: left });
   function again(next) {
     wanted = { ...wanted, ...next };
     list.sorted(wanted.sort);

@@ -6,11 +6,11 @@ Kept by the embedded store (`queuebell.bridge.queues.embedded.store`), and by a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Container, Coroutine, Sequence
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from queuebell.bridge.contract.errors import QueueNotFound, StoreUnavailable
-from queuebell.bridge.contract.names import parse_reference
+from queuebell.bridge.contract.names import POISON_SUFFIX, parse_reference
 from queuebell.bridge.queues import limits
 from queuebell.bridge.queues.base import (
     AsyncConnection,
@@ -98,12 +98,35 @@ class Identified(Protocol):
         ...
 
 
+class Recorder(Protocol):
+    """Is told what happens to the messages of watched queues; its calls are short and do not raise."""
+
+    @property
+    def watched(self) -> Container[str]:
+        """The queues; nothing is told of others, but for a put on a poison queue."""
+        ...
+
+    def put(self, queue: str, messages: Sequence[NewMessage], receipts: Sequence[PutReceipt]) -> None:
+        """Record messages that were put."""
+        ...
+
+    def received(self, queue: str, answer: Received, lease_s: float, source: str | None) -> None:
+        """Record a receive."""
+        ...
+
+    def settled(self, queue: str, asked: Settlement, settling: Settling) -> None:
+        """Record a settlement."""
+        ...
+
+
 class ServedStore(PutOnceStore, Protocol):
     """A queue store that a bridge serves, with at most 32 messages a call.
 
     Each operation checks its arguments here and is carried out by the subclass. Operations that the store does not
     support raise `Unsupported` and change nothing.
     """
+
+    recorder: Recorder | None = None
 
     def engine(self, queue: str) -> str | None:
         """Return the queue's fingerprint (B11) in the shared store; None for an embedded queue."""
@@ -184,9 +207,16 @@ class ServedStore(PutOnceStore, Protocol):
         messages = new_messages(bodies)
         limits.check_put(queue, messages)
         try:
-            return await self._put(queue, messages, create)
+            receipts = await self._put(queue, messages, create)
         except QueueNotFound:
             raise await missing_from(self, queue) from None
+        self._recorded(queue, messages, receipts)
+        return receipts
+
+    def _recorded(self, queue: str, messages: Sequence[NewMessage], receipts: Sequence[PutReceipt]) -> None:
+        recorder = self.recorder
+        if recorder is not None and (queue in recorder.watched or queue.endswith(POISON_SUFFIX)):
+            recorder.put(queue, messages, receipts)
 
     async def put_once(
         self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
@@ -203,7 +233,10 @@ class ServedStore(PutOnceStore, Protocol):
         limits.check_key(key)
         messages = new_messages([body])
         limits.check_put(queue, messages)
-        return await self._put_once(queue, key, messages[0], create)
+        receipt = await self._put_once(queue, key, messages[0], create)
+        if receipt is not None:
+            self._recorded(queue, messages, [receipt])
+        return receipt
 
     async def receive(
         self,
@@ -220,7 +253,10 @@ class ServedStore(PutOnceStore, Protocol):
     async def settle(self, queue: str, settlement: Settlement) -> Settling:
         """Delete, release and extend, up to 32 items in each list."""
         limits.check_settlement(queue, settlement)
-        return await self._do(ServedStore.settle, queue, settlement)
+        settling = await self._do(ServedStore.settle, queue, settlement)
+        if self.recorder is not None and queue in self.recorder.watched:
+            self.recorder.settled(queue, settlement, settling)
+        return settling
 
     async def peek(self, queue: str, limit: int = 32, *, room: ReadRoom | None = None) -> list[StoredMessage]:
         """Return up to 32 visible messages. Raises `NoRoom`."""
@@ -283,7 +319,9 @@ class ServedStore(PutOnceStore, Protocol):
     async def put_existing(self, queue: str, messages: Sequence[NewMessage]) -> Stamped[list[PutReceipt]]:
         """Put 1 to 32 messages on an existing queue, all or none."""
         limits.check_put(queue, messages)
-        return await self._put_existing(queue, messages)
+        stamped = await self._put_existing(queue, messages)
+        self._recorded(queue, messages, stamped.answer)
+        return stamped
 
     async def receive_stamped(
         self,
@@ -296,7 +334,10 @@ class ServedStore(PutOnceStore, Protocol):
     ) -> Stamped[Received]:
         """Receive messages; return the time too."""
         limits.check_receive(queue, limit, visibility_s, source)
-        return await self._receive(queue, limit, visibility_s, source, room)
+        stamped = await self._receive(queue, limit, visibility_s, source, room)
+        if self.recorder is not None and queue in self.recorder.watched:
+            self.recorder.received(queue, stamped.answer, visibility_s, source)
+        return stamped
 
     async def update(
         self, queue: str, claim: Claim, visibility_s: float, body: bytes | None = None

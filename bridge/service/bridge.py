@@ -60,6 +60,7 @@ from queuebell.bridge.service.channels.base import Outlet
 from queuebell.bridge.service.clocks import Suspends, paired, system_clocks
 from queuebell.bridge.service.embedded_feed import EmbeddedFeed, open_embedded_store, perform_on_store
 from queuebell.bridge.service.history_file import HistoryFile
+from queuebell.bridge.service.message_events import MessageEvents
 from queuebell.bridge.service.runner import Runner
 from queuebell.bridge.service.sessions import CHANNEL, BridgeSession, Flushes, LiveSessions
 from queuebell.bridge.service.shared_store import SharedStore
@@ -122,6 +123,7 @@ class Bridge:
         self.webhooks: Callable[[], list[ListenerState]] = list
         """Returns the webhooks' states; their queues count as attended."""
         self._checks: status.Checks = {}
+        self.events = self.store.recorder = MessageEvents(self._name_of, self._watch_messages)
         self.scheduler = WakeScheduler(
             self.boot, settings.periods, draw, None if self.own is not None else self.store.fingerprint
         )
@@ -506,6 +508,15 @@ class Bridge:
         with swallowing("a scheduler timer"):
             self.scheduler.tick(self.now())
         self.drive()
+
+    def _name_of(self, session: int) -> str:
+        found = self.scheduler.sessions.get(session)
+        return f"session {session}" if found is None else found.listener
+
+    def _watch_messages(self, watching: bool) -> None:
+        # Another list: this one may be in use.
+        others = [each for each in self.callbacks.observers if each is not self.events]
+        self.callbacks.observers = [*others, self.events] if watching else others
 
     # -- state -------------------------------------------------------------------------------------------------------
 

@@ -104,6 +104,8 @@ class EmbeddedFeed:
         carried = [_carried(message, left_s) for message in hand.messages]
         weights = [_weight(message) for message in carried]
         late = left_s <= lease_s / 2
+        if hand.queue in self._bridge.events.watched:
+            self._bridge.events.carried(hand.queue, session, carried)
         self._rules.handed(now, hand.queue, session, granted, carried, hand.visible, weights, late=late)
 
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.bridge.observe.facts import Fact
+from queuebell.bridge.service.message_events import MessageEvents
 
 
 class Runner(Protocol):
@@ -14,6 +15,11 @@ class Runner(Protocol):
     @property
     def scheduler(self) -> WakeScheduler:
         """The scheduler; call `drive` after each event that you pass to it."""
+        ...
+
+    @property
+    def events(self) -> MessageEvents:
+        """What is recorded of watched queues."""
         ...
 
     @property

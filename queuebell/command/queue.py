@@ -28,7 +28,7 @@ from queuebell.bridge.contract.headers import checked_headers
 from queuebell.bridge.contract.partitioning import Partitions, parse_physical, parse_queue
 from queuebell.bridge.producer.partitions import PartitionedQueue
 from queuebell.bridge.queues.base import Depth, MessageState, QueueStore
-from queuebell.command import queue_history, queue_init, queue_transfer, replay
+from queuebell.command import queue_history, queue_init, queue_transfer, queue_watch, replay
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, print_json
 from queuebell.command.main import ActionParser, show_examples
 from queuebell.settings import DEFAULT_BRIDGE
@@ -169,6 +169,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     queue_history.add_arguments(history)
     add_client_arguments(history, "bridge")
     show_examples(history, "queue history", ("billing/orders", "billing/orders --span 7d --json"))
+    summary = "watch what happens to the messages of a queue, or to one: put, wakes, receives, outcomes"
+    watch = subs.add_parser("watch", help=summary, description=summary, allow_abbrev=False)
+    queue_watch.add_arguments(watch)
+    add_client_arguments(watch, "bridge")
+    show_examples(watch, "queue watch", ("billing/orders", "billing/orders 0000000000000017 --json"))
     summary = "create or migrate the tables of a store that needs them"
     init = subs.add_parser("init", help=summary, description=summary, allow_abbrev=False)
     queue_init.add_arguments(init)
@@ -184,6 +189,8 @@ def run(args: argparse.Namespace) -> int:
         return _forget(args)
     if args.action == "history":
         return queue_history.run(args)
+    if args.action == "watch":
+        return queue_watch.run(args)
     _take_address(args)
     args.partitions = None
     if getattr(args, "queue", None) is not None:

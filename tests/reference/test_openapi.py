@@ -26,6 +26,7 @@ from queuebell.bridge.queues.base import BATCH_MAX
 from queuebell.bridge.queues.http.shapes import ReceiveRequest
 from queuebell.bridge.queues.http.store import HttpStore
 from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.service.message_events import SHOWN_MAX
 from tests.reference.__main__ import FILES, OPENAPI
 from tests.reference.exchange import DOCUMENT, Exchange, watch
 from tests.reference.openapi.operations import OPERATIONS
@@ -70,6 +71,7 @@ LIMITS = {
     "showBuried": {BATCH_MAX},
     "openSession": {FRAME_BYTES_MAX, 6455},
     "showHistory": {QUEUES_MAX},
+    "watchMessages": {SHOWN_MAX},
     "beginSignIn": {STATUS_BY_CODE["not_found"]},
 }
 
@@ -295,7 +297,7 @@ async def fuzz(tmp_path: Path, file: Path, *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--phases", "coverage,stateful", "--max-examples", "3"), "55 selected / 55 total"),
+        (("--phases", "coverage,stateful", "--max-examples", "3"), "57 selected / 57 total"),
         pytest.param(("--phases", "examples,fuzzing,stateful", "--max-examples", "40"), "", marks=pytest.mark.rest),
     ],
     ids=["every limit", "anything"],

@@ -342,11 +342,13 @@ class QueueRoutes:
         By its id, or else by the id under which it was put. A message that a worker has stays (`conflict`).
         """
         only_query_of(request)
-        deleted = await self._store.discard(queue, key_of(request))
+        id_ = key_of(request)
+        deleted = await self._store.discard(queue, id_)
         if deleted is None:
             raise _gone()
         if not deleted:
             raise Refusal("conflict", "a worker has this message, and decides about it: nothing was deleted")
+        self._bridge.events.discarded(queue, id_)
         return Answer(204)
 
     async def clear(self, request: Caller, queue: str) -> Answer:

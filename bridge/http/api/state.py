@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from queuebell.bridge.access.grants import Verb
-from queuebell.bridge.http.api.routes import Routes, only_query_of
+from queuebell.bridge.http.api.routes import Routes, number, only_query_of
 from queuebell.bridge.http.server.answer import Answer, Refusal
 from queuebell.bridge.observe.history import SPANS
 from queuebell.bridge.observe.slices import between_others
@@ -47,6 +47,7 @@ class StateRoutes:
         routes.add("POST", "/v1/queues/{queue}/forget", Verb.OPERATE, self.forget, call=True)
         routes.add("GET", "/v1/queues/{queue}/explain", Verb.LOOK, self.explain, call=True)
         routes.add("GET", "/v1/queues/{queue}/history", Verb.LOOK, self.history, call=True)
+        routes.add("GET", "/v1/queues/{queue}/events", Verb.LOOK, self.events, call=True)
 
     async def findings(self, request: Caller, _: str) -> Answer:
         """Show findings that need attention."""
@@ -81,6 +82,19 @@ class StateRoutes:
         if queue not in history and self._bridge.scheduler.pending.find(queue) is None:
             raise Refusal("queue_not_found", "there is no such queue")
         return Answer(200, msgspec.json.encode(history.read(queue, span)))
+
+    async def events(self, request: Caller, queue: str) -> Answer:
+        """Watch what happens to the messages of a queue.
+
+        Puts, wakes, receives and settlements from the first call on, for ten minutes after the last one, of ten queues
+        at a time. At most 200 events: those after the number `after`, or the newest; with `id` those of one message. In
+        external stores only wakes.
+        """
+        query = only_query_of(request, "after", "id")
+        after = number(query, "after", 0, 9_999_999_999, 0)
+        if self._bridge.scheduler.pending.find(queue) is None:
+            raise Refusal("queue_not_found", "there is no such queue")
+        return Answer(200, msgspec.json.encode(self._bridge.events.read(queue, after, query.get("id", ""))))
 
     async def forget(self, request: Caller, queue: str) -> Answer:
         """Forget a queue of an external store that no longer exists."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aiohttp.web import BaseRequest
 
 NOUNS: Final = (
-    "page", "told", "login", "parts", "plots", "picture", "queues", "queue", "history", "messages", "buried",
+    "page", "told", "login", "parts", "plots", "picture", "queues", "queue", "history", "events", "messages", "buried",
     "listeners", "bridge",
 )  # fmt: skip
 FILES: Final = {

@@ -171,6 +171,13 @@ def test_the_history_of_a_queue_is_shown(bridge: Serving) -> None:
     bridge.client("queue", "create", "past/new")
     assert "nothing happened in this time" in bridge.client("queue", "history", "past/new")
     bridge.client("queue", "history", "past/none", code=1)
+    bridge.client("queue", "watch", "past/none", code=1)
+    assert bridge.client("queue", "watch", "past/q", "--once") == ""
+    bridge.client("queue", "put", "past/q", "third", "--id", "mine", "--delay-ms", "5000")
+    (event,) = map(json.loads, bridge.client("queue", "watch", "past/q", "--once", "--json").splitlines())
+    assert (event["n"], event["what"], event["detail"]) == (1, "put", "visible in 5 s")
+    assert event["id"] in bridge.client("queue", "watch", "past/q", event["id"], "--once")
+    assert bridge.client("queue", "watch", "past/q", "other", "--once") == ""
     bridge.client("queue", "history", "past/q", "--span", "2h", code=2)
 
 

@@ -48,6 +48,7 @@ from queuebell.bridge.queues.http.shapes import (
 )
 from queuebell.bridge.queues.http.store import MESSAGE_TYPE
 from queuebell.bridge.queues.limits import KEY_FORM
+from queuebell.bridge.service.message_events import Events
 from queuebell.bridge.service.state.answers import (
     Cluster,
     Explained,
@@ -73,7 +74,7 @@ REQUESTS: Final = (
 )
 ANSWERS: Final = (
     PutAnswer, ReceiveAnswer, PeekAnswer, SettleAnswer, QueueNames, QueueState, Listeners, Findings, Cluster, Explained,
-    QueueHistory,
+    QueueHistory, Events,
     Readiness, Graves, Run, Begun, SignedIn,
 )  # fmt: skip
 
@@ -622,6 +623,20 @@ _STATE: Final = (
         route=StateRoutes.history,
         parameters=(_query("span", "How far back.", {"enum": list(SPANS), "default": "1h"}),),
         answers={200: _json("The steps with any event, oldest first.", QueueHistory)},
+        codes=("queue_not_found",),
+    ),
+    Operation(
+        method="GET",
+        path=QUEUE + "/events",
+        id="watchMessages",
+        verb=Verb.LOOK,
+        tag="state",
+        route=StateRoutes.events,
+        parameters=(
+            _query("after", "`last` of an earlier answer.", _whole(0, 9_999_999_999, 0)),
+            _query("id", "Only of this message.", {"type": "string"}),
+        ),
+        answers={200: _json("The events, oldest first.", Events)},
         codes=("queue_not_found",),
     ),
     Operation(

@@ -560,6 +560,20 @@ WORDS: Final[Words] = {
         "what": said("What was done, such as `paused` or `bridge started`."),
         "by": said("The principal; empty without an access file."),
     },
+    "Events": {
+        "": said("What happened to the messages of a watched queue."),
+        "since": said("When the watch began; before, nothing was recorded."),
+        "events": said("Some of the events, oldest first."),
+        "last": said("The number of the newest event."),
+        "dropped": said("How many events are no longer kept."),
+    },
+    "Event": {
+        "n": said("Its number, from 1."),
+        "at": said(MOMENT),
+        "what": said("What happened, such as `put`, `wake`, `received`, `deleted`, `returned` or `dead letter`."),
+        "id": said("The message; left out where the event concerns the queue."),
+        "detail": said("More about it, for people."),
+    },
     "SignIn": {
         "code": said("The code with which the issuer sent the browser back; valid once."),
         "verifier": said("The verifier of this sign-in, kept by the tab."),

@@ -1,6 +1,7 @@
 // The messages of a queue, 32 at a time: those that wait, are delayed, or are at a worker; or one by its id. The bridge
 // is asked only when somebody asks: an open page costs a queue nothing. One is put, discarded, or all are.
 
+import { events } from "./events.js";
 import { count, later, make, picker, plain, put, span, table, text, whole } from "./parts.js";
 import { ask, change, changes, undoable } from "./told.js";
 
@@ -26,7 +27,7 @@ export function messages(left, queue, path) {
       name: true,
       begin(cell, item) {
         const more = make("details", {}, make("summary", { class: "text" }, plain(item.key ?? item.id, 128)));
-        more.addEventListener("toggle", () => more.open && more.children.length === 1 && more.append(...inside(item)));
+        more.addEventListener("toggle", () => more.open && more.children.length === 1 && more.append(...inside(item), events(left, path, item.id)));
         cell.append(more);
       },
     },

@@ -1,6 +1,7 @@
 // One queue: what is wrong, its way as a picture, who works on what, how it does, and its dead letters.
 
 import { POISON, buried } from "./buried.js";
+import { events } from "./events.js";
 import { history } from "./history.js";
 import { messages } from "./messages.js";
 import { announcer, count, facts, make, number, plain, put, span, table, text, whole } from "./parts.js";
@@ -69,7 +70,7 @@ export function queueView(left, queue, asked) {
   const handlers = make("div", {}, make("h2", {}, "Outcomes"), jobs.element);
   const known = make(
     "div", { hidden: true }, way.element, make("div", { class: "tools" }, pause), ...held, graves.element,
-    running, past.element,
+    events(left, path), running, past.element,
     make("h2", {}, "Activity"), plots, make("div", { class: "pair" }, make("div", { class: "card" }, state.element), make("div", { class: "card" }, sources.element)),
     handlers, make("h2", {}, "Listeners"), sessions.element, others.element,
   );

@@ -259,6 +259,19 @@ async def test_a_queue_has_a_history(served: Served) -> None:
         assert (await served.ask("GET", f"/v1/queues/{target}")).code == code
 
 
+async def test_a_queue_is_watched(served: Served) -> None:
+    """From the first look on; only a queue that the bridge knows."""
+    await served.ask("PUT", "/v1/queues/a/b/messages/one", b"x")
+    assert (await served.ask("GET", "/v1/queues/a/b/events")).json["events"] == []
+    await served.ask("PUT", "/v1/queues/a/b/messages/two", b"x")
+    await served.ask("DELETE", "/v1/queues/a/b/messages/two")
+    found = (await served.ask("GET", "/v1/queues/a/b/events?after=0")).json
+    assert [(each["n"], each["what"]) for each in found["events"]] == [(1, "put"), (2, "discarded")]
+    assert (await served.ask("GET", "/v1/queues/a/b/events?id=two")).json["events"] == [found["events"][1]]
+    for target, code in (("none/events", "queue_not_found"), ("b/events?after=x", "bad_parameter")):
+        assert (await served.ask("GET", f"/v1/queues/a/{target}")).code == code
+
+
 async def test_messages_are_searched(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """By body, key, header and id, page by page, a bounded number of them a call."""
     monkeypatch.setattr(queues, "SEARCHED_MAX", 64)

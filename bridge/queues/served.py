@@ -99,11 +99,11 @@ class Identified(Protocol):
 
 
 class Recorder(Protocol):
-    """Is told what happens to the messages of watched queues; its calls are short and do not raise."""
+    """Records the events of watched queues; its calls are short and do not raise."""
 
     @property
     def watched(self) -> Container[str]:
-        """The queues; nothing is told of others, but for a put on a poison queue."""
+        """The queues; of others it gets nothing, but for a put on a poison queue."""
         ...
 
     def put(self, queue: str, messages: Sequence[NewMessage], receipts: Sequence[PutReceipt]) -> None:

@@ -1,6 +1,6 @@
 """What happens to the messages of a queue while somebody watches it: put, woken for, received, settled.
 
-Nothing is recorded of a queue that nobody watches; whoever reads its events watches it for ten minutes.
+Nothing is recorded of a queue that nobody watches; each read of its events watches it for ten minutes.
 """
 
 from __future__ import annotations

@@ -325,6 +325,14 @@ def test_a_clock_that_is_an_hour_off_is_warned_of(strange: Strange, capsys: pyte
         assert json.loads(capsys.readouterr().out)["warnings"] == []
 
 
+def test_status_ends_with_1_where_the_bridge_is_not_ready(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    for ready, detail, code in ((True, "ok up", 0), (False, "broken down", 1)):
+        checks = {"nats": {"ok": ready, "detail": detail.split()[1]}}
+        strange.answers["/readyz"] = (200 if ready else 503, {"ready": ready, "checks": checks})
+        assert main(["status", "--bridge", strange.url]) == code
+        assert f"  nats: {detail}\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "answers",
     [

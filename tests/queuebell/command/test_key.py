@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import pathlib
 import stat
@@ -101,6 +102,11 @@ def test_from_the_first_key_to_its_end(tmp_path: pathlib.Path) -> None:
 def test_limits_and_certificates(tmp_path: pathlib.Path) -> None:
     """Set without a new key, shown with the grants, and taken away again; a certificate prints no secret."""
     created(tmp_path, "worker", "take=billing/*")
+    key(tmp_path, "create", "guest", "--days", "2", "--allow", "put=billing/*")
+    (guest,) = [each for each in json.loads(key(tmp_path, "list", "--json"))["keys"] if each["principal"] == "guest"]
+    ends, begins = (datetime.datetime.fromisoformat(guest[name]) for name in ("expires", "created"))
+    assert ends - begins == datetime.timedelta(days=2)
+    key(tmp_path, "revoke", "guest")
     key(tmp_path, "change", "worker", "--limit", "requests_per_second=100", "--limit", "queues=0")
     told = key(tmp_path, "create", "worker", "--certificate", "DNS:w.internal", "--limit", "queues=none")
     assert told == "a certificate with DNS:w.internal now means worker\n"

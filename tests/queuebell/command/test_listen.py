@@ -206,6 +206,13 @@ def test_a_function_handles_messages(bridge: Serving, tmp_path: pathlib.Path) ->
     assert bridge.client("queue", "depth", "fn/q") == "fn/q: 0 visible, 0 invisible\n"
 
 
+def test_retries_are_those_of_the_settings() -> None:
+    given = {"max_attempts": "7", "retry_first": "2", "retry_ceiling": "60", "retry_factor": "3", "retry_jitter": "0.5"}
+    policy = retry_of(load(None, environment={}, options=given))
+    found = (policy.attempts, policy.first_s, policy.ceiling_s, policy.factor, policy.jitter)
+    assert found == (7, 2.0, 60.0, 3.0, 0.5)
+
+
 def test_a_worker_is_drained(bridge: Serving, tmp_path: pathlib.Path) -> None:
     """By its name or its instance: its handler ends, it takes nothing more and exits with 0; others go on."""
     (tmp_path / "slow.py").write_text(

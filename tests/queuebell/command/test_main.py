@@ -101,6 +101,14 @@ def test_an_address_without_a_scheme_is_mended_in_the_refusal(
     assert f"{bare}: an address begins with its scheme; did you mean http://{bare}?" in said and "secret" not in said
 
 
+def test_a_command_that_is_misspelt_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, meant in ((["statsu"], "did you mean 'status'?"), (["zzz"], "")):
+        with contextlib.suppress(SystemExit):
+            assert main(words) == 2
+        said = capsys.readouterr().err
+        assert (meant in said) and ("did you mean" in said) is bool(meant)
+
+
 def test_a_file_whose_name_is_a_number_is_no_host(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["queue", "depth", "a/b", "--store", "sqlite:2024"]) == 78
     assert "never opens a data file" in capsys.readouterr().err

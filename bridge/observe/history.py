@@ -11,7 +11,7 @@ import heapq
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from queuebell.bridge.contract.jobs import BOUNDS_S, OTHER, Spread
 from queuebell.bridge.contract.times import rfc3339
-from queuebell.bridge.observe.facts import Fact, JobsTold, QueueMoved, ReceivesTold
+from queuebell.bridge.observe.facts import Fact, JobsTold, QueueMoved, ReceivesTold, SessionClosed, SessionOpened
 from queuebell.bridge.observe.slices import Slices, sliced
 
 QUEUES_MAX: Final = 500
@@ -144,7 +144,7 @@ class Saved(msgspec.Struct):
 class _QueuePast:
     """One queue's rows. The row of the current 5 seconds is kept apart, and added to all tiers once it is over."""
 
-    __slots__ = ("current", "events", "failed", "failed_slot", "marks", "since", "slot", "slots", "values")
+    __slots__ = ("current", "events", "failed", "failed_slot", "marks", "since", "slot", "slots", "values", "workers")
 
     def __init__(self, now: float) -> None:
         self.since = now
@@ -157,6 +157,8 @@ class _QueuePast:
         self.failed: dict[str, array[int]] = {}
         self.failed_slot = 0
         self.marks: deque[tuple[float, str, str]] = deque(maxlen=MARKS_MAX)
+        self.workers: deque[tuple[float, str, str]] = deque(maxlen=MARKS_MAX)
+        """Of workers that came and went, since the bridge started."""
 
     def at(self, slot: float) -> list[float]:
         """Return the row of these 5 seconds, to be added to."""
@@ -229,13 +231,18 @@ class _QueuePast:
 class History:
     """An observer of facts that keeps the past of the 500 busiest queues, by the wall clock ``clock``.
 
-    A queue's past belongs to its name: a queue that is deleted and made again goes on with it.
+    A queue's past belongs to its name: a queue that is deleted and made again goes on with it. ``queues_of`` returns
+    the queues of a session.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.time, queues_of: Callable[[int], Iterable[str]] = lambda _: ()
+    ) -> None:
         self.changed = False
         """Whether anything happened since `save`."""
         self._clock = clock
+        self._queues_of = queues_of
+        self._sessions: dict[int, tuple[str, ...]] = {}
         self._queues: dict[str, _QueuePast] = {}
         self._all = _QueuePast(0.0)
         """Failures of all queues, since the start."""
@@ -247,6 +254,11 @@ class History:
         """Count one fact."""
         count = _COUNTED.get(type(fact))
         if count is None:
+            if isinstance(fact, SessionOpened):
+                self._sessions[fact.session] = queues = tuple(self._queues_of(fact.session))
+                self._mark_all(queues, f"worker {fact.listener} came")
+            elif isinstance(fact, SessionClosed):
+                self._mark_all(self._sessions.pop(fact.session, ()), f"worker {fact.listener} went: {fact.reason}")
             return
         now, queue = self._clock(), fact.queue  # type: ignore[attr-defined]
         if now >= self._review_at:
@@ -273,6 +285,14 @@ class History:
             (self._marks if past is None else past.marks).append((now, what, by))
             self.changed = True
 
+    def _mark_all(self, queues: Iterable[str], what: str) -> None:
+        """Mark the queues that have a history; many workers push out only each other."""
+        now = self._clock()
+        for queue in queues:
+            past = self._queues.get(queue)
+            if past is not None:
+                past.workers.append((now, what, ""))
+
     def __contains__(self, queue: str) -> bool:
         """Return whether anything is known of a queue."""
         return queue in self._queues
@@ -291,7 +311,7 @@ class History:
                 values = past.values[row * _WIDTH : (row + 1) * _WIDTH]
                 found.append(_row(slot * step_s, values))
         begin = (newest - rows + 1) * step_s
-        marks = [each for each in heapq.merge(self._marks, past.marks) if each[0] >= begin]
+        marks = [each for each in heapq.merge(self._marks, past.marks, past.workers) if each[0] >= begin]
         return QueueHistory(
             span=span,
             step_s=step_s,

@@ -111,7 +111,7 @@ class Bridge:
             else SharedStore(opened, self._on_external_put, self._on_external_delete)
         )
         self.callbacks = Callbacks()
-        self.history = History()
+        self.history = History(queues_of=self._queues_of)
         self.callbacks.observers += (self.metrics, self.history)
         self._history_file = None if data is None or self.own is None else HistoryFile(data, self.history)
         self.gate = PutGate(
@@ -512,6 +512,10 @@ class Bridge:
     def _name_of(self, session: int) -> str:
         found = self.scheduler.sessions.get(session)
         return f"session {session}" if found is None else found.listener
+
+    def _queues_of(self, session: int) -> Iterable[str]:
+        found = self.scheduler.sessions.get(session)
+        return () if found is None else found.queues
 
     def _watch_messages(self, watching: bool) -> None:
         # Another list: this one may be in use.

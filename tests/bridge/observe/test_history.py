@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from queuebell.bridge.contract.jobs import Jobs, Spread
 from queuebell.bridge.contract.times import rfc3339
 from queuebell.bridge.observe import history
-from queuebell.bridge.observe.facts import Fact, JobsTold, QueueMoved, ReceivesTold
+from queuebell.bridge.observe.facts import Fact, JobsTold, QueueMoved, ReceivesTold, SessionClosed, SessionOpened
 from queuebell.bridge.observe.history import SPANS, TIERS, History, HistoryRow
 from queuebell.bridge.observe.slices import at_once
 from queuebell.bridge.service.history_file import HistoryFile
@@ -143,14 +143,18 @@ def test_the_busiest_queues_have_a_history(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_marks_say_what_was_done_and_by_whom() -> None:
     clock = Clock()
-    kept = History(clock)
+    kept = History(clock, lambda session: (Q, "a/other") if session == 7 else ())
     kept.mark("bridge started")
     clock.now += 10
     kept.mark("paused", "alice", Q)
     assert [(each.what, each.by) for each in kept.read(Q, "5m").marks] == [("bridge started", ""), ("paused", "alice")]
     assert [each.what for each in kept.read("a/other", "5m").marks] == ["bridge started"]
+    kept(SessionOpened(7, "shop", "listener", 2))
+    kept(SessionClosed(7, "shop", "bye"))
+    kept(SessionClosed(8, "unknown", "bye"))
     clock.now += 295
-    assert [each.what for each in kept.read(Q, "5m").marks] == ["paused"]
+    marks = [each.what for each in kept.read(Q, "5m").marks]
+    assert marks == ["paused", "worker shop came", "worker shop went: bye"] and "a/other" not in kept
 
 
 async def test_a_restart_keeps_it(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:

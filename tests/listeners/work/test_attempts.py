@@ -172,6 +172,7 @@ async def test_what_was_carried_and_has_no_slot_costs_no_attempt(stopping: bool)
         await settled(listener, 1 + stopping, "given_back")
         returned = [message.dequeue_count for message in await store.peek(QUEUE) if message.body != b"z"]
         assert returned == [0] * (1 + stopping)
+        assert listener.state().queues[QUEUE].carried == 2 + stopping
         worker.holds = False
         if stopped is not None:
             await stopped
@@ -335,7 +336,8 @@ async def test_messages_that_hang_end_as_dead_letters_where_no_slot_is_left(
             thread.set_result(None)
     (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert said.getMessage().startswith(f"{QUEUE}: every handler slot is held by a call of {__name__}:work that ran ")
-    assert "handler slots are free again" in caplog.text
+    assert f"{QUEUE}: handler slots are free again" in caplog.text
+    assert f"of {QUEUE}, attempt 1: no end within handler_timeout of 2 s" in caplog.text
 
 
 @pytest.mark.parametrize("handler", [work, work_all])

@@ -216,6 +216,26 @@ class Aside:
 
 
 @simulated
+async def test_a_stop_waits_two_seconds_for_a_blob_that_is_not_deleted() -> None:
+    """Of a handled message: the sweep deletes it later."""
+    site = Aside()
+    await site.fill(b"n" * 2000)
+    deleting = asyncio.Event()
+
+    async def delete(*_: object) -> None:
+        deleting.set()
+        await pass_time(1e6)
+
+    site.blobs.delete = delete  # type: ignore[method-assign]
+    async with site.listening(Supervisor()) as listener:
+        await settled(listener, 1)
+        await deleting.wait()
+        began = asyncio.get_running_loop().time()
+        await listener.stop()
+        assert asyncio.get_running_loop().time() - began <= 2.1
+
+
+@simulated
 async def test_a_burial_unseen_over_a_burial_put_aside_keeps_all_facts() -> None:
     """A replayed message whose facts are in its blob dies unseen: both burials are told, and nothing is left over."""
     site, body = Aside(), b"n" * 900

@@ -1,8 +1,8 @@
 """Print the script with which bash, zsh or fish completes commands, options, files and queue names.
 
-  bash: eval "$(queuebell completion bash)"              in ~/.bashrc
-  zsh:  eval "$(queuebell completion zsh)"               in ~/.zshrc, below compinit
-  fish: queuebell completion fish | source               in ~/.config/fish/config.fish
+  bash: eval "$(queuebell completion bash)"  in ~/.bashrc
+  zsh:  eval "$(queuebell completion zsh)"   in ~/.zshrc, below compinit
+  fish: queuebell completion fish | source   in ~/.config/fish/config.fish
 
 Queue names come from the bridge, if it answers within half a second.
 """

@@ -217,7 +217,9 @@ def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
 
 def _description(text: str) -> str:
     """Return a module's docstring as a terminal shows it: without markup, 79 characters wide."""
-    return "\n\n".join(textwrap.fill(part, 79) for part in text.replace("``", "").split("\n\n"))
+    return "\n\n".join(
+        part if part.startswith(" ") else textwrap.fill(part, 79) for part in text.replace("``", "").split("\n\n")
+    )
 
 
 _BARE_ADDRESS: Final = re.compile(r"(?:[^@/\s]*@)?((\[[0-9A-Fa-f:.]+\]|[\w.-]+):\d{1,5})(?:/\S*)?").fullmatch

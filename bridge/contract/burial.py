@@ -102,6 +102,8 @@ class Burial(msgspec.Struct, frozen=True, omit_defaults=True):
     burials: Count = 1
     history: tuple[Attempt, ...] = ()
     earlier: tuple[Earlier, ...] = ()
+    key: str | None = None
+    """The key of the failed message's put."""
 
 
 class BadBurial(BadInput):

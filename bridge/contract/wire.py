@@ -80,6 +80,8 @@ class Hello(_Frame, frozen=True, tag="hello"):
     """
     store: str = ""
     """The kind of store of these queues, in lower case (`bridge.contract.missing_counts`); empty if unknown."""
+    drains: bool = False
+    """The listener stops at a `drain` with ``worker``; older ones would connect again."""
 
 
 class Started(_Frame, frozen=True, tag="started"):

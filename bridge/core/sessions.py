@@ -39,6 +39,8 @@ class Session(msgspec.Struct, eq=False):
     accepts: bool = False
     scaler: bool = False
     """The session starts workers instead of handling messages (Z5)."""
+    drains: bool = False
+    """It stops when it is asked to."""
     beat_s: float = 0.0
     """The heartbeat interval last sent to it; it is not late just because the fleet shrank since."""
     queues: dict[str, SessionQueue] = {}

@@ -278,6 +278,7 @@ class WakeScheduler:
             self._agenda.set(AUDIT, now + self.sessions.heartbeat_s)
         session.accepts = "messages" in frame.accept
         session.scaler = frame.kind == SCALER
+        session.drains = frame.drains
         wanted = dict.fromkeys(sub.queue for sub in frame.queues)  # the order of the hello, which a set would lose
         for queue in [queue for queue in session.queues if queue not in wanted]:
             self._leave(now, session, queue)

@@ -77,17 +77,18 @@ class HistoryRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sum of the handlers' times."""
     waiting: int = 0
     """The most messages that were visible; known for queues of the bridge only."""
+    left: int = 0
+    """How many of them were left at the end of the step, and until the next one."""
     longest_ms: int = 0
     """An upper bound of the longest time from put to first attempt, in milliseconds; -1 above half an hour."""
 
 
 COLUMNS: Final = HistoryRow.__struct_fields__[1:]
 _WIDTH: Final = len(COLUMNS)
-_PUT, _RECEIVES, _EMPTY, _DONE, _FAILED, _DEAD, _STARTED, _WAITED_MS, _HANDLING_MS, _WAITING, _LONGEST_MS = range(
-    _WIDTH
-)
+_PUT, _RECEIVES, _EMPTY, _DONE, _FAILED, _DEAD, _STARTED, _WAITED_MS, _HANDLING_MS = range(9)
+_WAITING, _LEFT, _LONGEST_MS = range(9, _WIDTH)
 _SUMS: Final = _WAITING
-"""Columns before this one are sums, from it on the greatest values."""
+"""Columns before this one are sums."""
 _LONGER_MS: Final = 2.0**31
 
 
@@ -114,6 +115,8 @@ class QueueHistory(msgspec.Struct, frozen=True, kw_only=True):
     span: Span
     step_s: int
     now: str
+    kept: bool
+    """False where the bridge keeps no history of this queue: others are busier, or nothing has happened."""
     since: str
     """When this history began; before, nothing is known."""
     rows: list[HistoryRow]
@@ -122,15 +125,19 @@ class QueueHistory(msgspec.Struct, frozen=True, kw_only=True):
     marks: list[Mark]
 
 
+_Moment = Annotated[float, Meta(ge=0, le=4e9)]
+_Marks = Annotated[list[tuple[_Moment, str, str]], Meta(max_length=MARKS_MAX)]
+
+
 class _Kept(msgspec.Struct):
     """One queue as it is saved; arrays as bytes."""
 
-    since: float
+    since: _Moment
     slots: bytes
     values: bytes
     failed: dict[str, bytes]
-    failed_slot: int
-    marks: Annotated[list[tuple[float, str, str]], Meta(max_length=MARKS_MAX)]
+    failed_slot: Annotated[int, Meta(ge=0, le=2**32)]
+    marks: _Marks
 
 
 class Saved(msgspec.Struct):
@@ -138,7 +145,7 @@ class Saved(msgspec.Struct):
 
     version: int
     queues: dict[str, _Kept]
-    marks: Annotated[list[tuple[float, str, str]], Meta(max_length=MARKS_MAX)]
+    marks: _Marks
 
 
 class _QueuePast:
@@ -181,9 +188,11 @@ class _QueuePast:
                     continue
                 for column in range(_SUMS):
                     values[begin + column] += current[column]
-                for column in range(_SUMS, _WIDTH):
+                for column in (_WAITING, _LONGEST_MS):
                     values[begin + column] = max(values[begin + column], current[column])
+                values[begin + _LEFT] = current[_LEFT]
             self.current = [0.0] * _WIDTH
+            self.current[_LEFT] = current[_LEFT]  # until it changes
 
     def fail(self, now: float, failures: Mapping[str, int]) -> None:
         """Count failures by class; a step that is over a day old is overwritten."""
@@ -213,7 +222,7 @@ class _QueuePast:
 
     @classmethod
     def of(cls, kept: _Kept) -> _QueuePast:
-        """Restore what was saved. Raises `ValueError` for another size."""
+        """Restore what was saved. Raises `ValueError` for another size, or what is no count."""
         past = cls(kept.since)
         arrays: list[tuple[array[Any], bytes]] = [(past.slots, kept.slots), (past.values, kept.values)]
         for name, raw in list(kept.failed.items())[: CLASSES_MAX + 1]:
@@ -223,6 +232,8 @@ class _QueuePast:
             if len(raw) != len(into) * into.itemsize:
                 raise ValueError("a row of another size")
             memoryview(into).cast("B")[:] = raw
+        if not all(0 <= value < 1e15 for value in past.values):
+            raise ValueError("a count out of range")
         past.failed_slot = kept.failed_slot
         past.marks.extend(kept.marks)
         return past
@@ -261,7 +272,7 @@ class History:
                 self._mark_all(self._sessions.pop(fact.session, ()), f"worker {fact.listener} went: {fact.reason}")
             return
         now, queue = self._clock(), fact.queue  # type: ignore[attr-defined]
-        if now >= self._review_at:
+        if not now < self._review_at <= now + _REVIEW_S:  # also where the clock was put back
             self._choose(now)
         past = self._queues.get(queue)
         if past is None and not (isinstance(fact, QueueMoved) and not fact.put and not fact.receives):
@@ -316,6 +327,7 @@ class History:
             span=span,
             step_s=step_s,
             now=_text(now),
+            kept=queue in self._queues,
             since=_text(past.since),
             rows=found,
             failures=_failures(past, begin, now),
@@ -328,10 +340,11 @@ class History:
         if past is None:
             return None
         step_s, rows, first = TIERS["5m"]
-        oldest = int(self._clock()) // step_s - rows
+        newest = int(self._clock()) // step_s
         slots, values = past.slots, past.values
-        kept = sum(values[row * _WIDTH + _FAILED] for row in range(first, first + rows) if slots[row] > oldest)
-        return round(kept + past.current[_FAILED]) if past.slot > oldest else round(kept)
+        counted = range(newest - rows + 1, newest + 1)
+        kept = sum(values[row * _WIDTH + _FAILED] for row in range(first, first + rows) if slots[row] in counted)
+        return round(kept + past.current[_FAILED]) if int(past.slot) in counted else round(kept)
 
     def save(self) -> Slices[Saved]:
         """Copy all that is kept, slice by slice; the copy may be written in any thread."""
@@ -343,12 +356,11 @@ class History:
         return Saved(1, queues, list(self._marks))
 
     def restore(self, saved: Saved) -> None:
-        """Continue with what was saved. Raises `ValueError` if it cannot be read, and changes nothing."""
+        """Begin with what was saved; in any thread, before any fact. Raises `ValueError` if it cannot be read."""
         if saved.version != 1:
             raise ValueError(f"version {saved.version}")
-        queues = {name: _QueuePast.of(kept) for name, kept in list(saved.queues.items())[:QUEUES_MAX]}
-        self._queues = {**queues, **self._queues}
-        self._marks.extendleft(reversed(saved.marks[: MARKS_MAX - len(self._marks)]))
+        self._queues = {name: _QueuePast.of(kept) for name, kept in list(saved.queues.items())[:QUEUES_MAX]}
+        self._marks.extend(saved.marks)
 
     def _new(self, queue: str, now: float) -> _QueuePast | None:
         """Begin a history, or only count the queue where there is no room."""
@@ -379,6 +391,7 @@ def _moved(row: list[float], fact: QueueMoved) -> None:
     row[_RECEIVES] += fact.receives
     row[_EMPTY] += fact.empty
     row[_WAITING] = max(row[_WAITING], fact.visible)
+    row[_LEFT] = fact.visible
 
 
 def _told(row: list[float], fact: ReceivesTold) -> None:

@@ -7,7 +7,7 @@ Kept by the embedded store (`queuebell.bridge.queues.embedded.store`), and by a 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Coroutine, Sequence
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from queuebell.bridge.contract.errors import QueueNotFound, StoreUnavailable
 from queuebell.bridge.contract.names import POISON_SUFFIX, parse_reference
@@ -66,6 +66,13 @@ class Looked(NamedTuple):
     due_in_ms: int | None
 
 
+class Discarded(NamedTuple):
+    """What a discard did: ``ambiguous`` is a name that is the id of one message and the put id of another."""
+
+    outcome: Literal["deleted", "leased", "missing", "ambiguous"]
+    id: str = ""
+
+
 class NoRoom(StoreUnavailable):
     """Too little memory budget for the ``size`` bytes of bodies that a call would read; nothing was done."""
 
@@ -106,8 +113,8 @@ class Recorder(Protocol):
         """The queues; of others it gets nothing, but for a put on a poison queue."""
         ...
 
-    def put(self, queue: str, messages: Sequence[NewMessage], receipts: Sequence[PutReceipt]) -> None:
-        """Record messages that were put."""
+    def put(self, queue: str, messages: Sequence[NewMessage], receipts: Sequence[PutReceipt], key: str = "") -> None:
+        """Record messages that were put, one of them under a key."""
         ...
 
     def received(self, queue: str, answer: Received, lease_s: float, source: str | None) -> None:
@@ -171,11 +178,10 @@ class ServedStore(PutOnceStore, Protocol):
         """
         ...
 
-    async def discard(self, queue: str, id_or_key: str) -> bool | None:
+    async def discard(self, queue: str, name: str, *, by_id: bool = False) -> Discarded:
         """Delete the message with this id, or that was put under this key, unless a worker has it.
 
-        Returns True once it is deleted, False if a worker has it, None where there is none. Raises `Unsupported` if
-        the store cannot find one message.
+        With ``by_id`` a key counts for nothing. Raises `Unsupported` if the store cannot find one message.
         """
         ...
 
@@ -213,10 +219,12 @@ class ServedStore(PutOnceStore, Protocol):
         self._recorded(queue, messages, receipts)
         return receipts
 
-    def _recorded(self, queue: str, messages: Sequence[NewMessage], receipts: Sequence[PutReceipt]) -> None:
+    def _recorded(
+        self, queue: str, messages: Sequence[NewMessage], receipts: Sequence[PutReceipt], key: str = ""
+    ) -> None:
         recorder = self.recorder
         if recorder is not None and (queue in recorder.watched or queue.endswith(POISON_SUFFIX)):
-            recorder.put(queue, messages, receipts)
+            recorder.put(queue, messages, receipts, key)
 
     async def put_once(
         self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
@@ -235,7 +243,7 @@ class ServedStore(PutOnceStore, Protocol):
         limits.check_put(queue, messages)
         receipt = await self._put_once(queue, key, messages[0], create)
         if receipt is not None:
-            self._recorded(queue, messages, [receipt])
+            self._recorded(queue, messages, [receipt], key)
         return receipt
 
     async def receive(

@@ -123,7 +123,8 @@ class Bridge:
         self.webhooks: Callable[[], list[ListenerState]] = list
         """Returns the webhooks' states; their queues count as attended."""
         self._checks: status.Checks = {}
-        self.events = self.store.recorder = MessageEvents(self._name_of, self._watch_messages)
+        self.events = MessageEvents(self._name_of, self._watch_messages)
+        self.store.recorder = self.events
         self.scheduler = WakeScheduler(
             self.boot, settings.periods, draw, None if self.own is not None else self.store.fingerprint
         )
@@ -185,13 +186,15 @@ class Bridge:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self.notice_suspend()
+        if self._history_file is not None:
+            await self._history_file.read()
         await self.store.open()
         if self.own is not None:
             feed = EmbeddedFeed(self)
             self.own.observe(feed)
             feed.committed(self.own.backlogs(), [])
         if self._history_file is not None:
-            await self._history_file.start()
+            self._history_file.start()
         self.history.mark("bridge started")
 
     async def stop(self) -> None:
@@ -408,8 +411,8 @@ class Bridge:
     def drain_worker(self, instance: str) -> bool | None:
         """Ask a listener to stop: it receives nothing more, finishes what runs, and leaves.
 
-        Returns True once it was asked, False for a scaler, None if no session of this instance is here. A listener of
-        an older version connects again instead.
+        Returns True once it was asked, False for a scaler or a listener of an older version, which cannot be asked,
+        None if no session of this instance is here.
         """
         self.now()  # the thread
         return self._sessions.drain_worker(instance)

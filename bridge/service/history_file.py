@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
 import pathlib
 import shutil
+import stat
 from typing import Final
 
 import msgspec
@@ -35,31 +37,35 @@ class HistoryFile:
         self._path = pathlib.Path(data) / "history.msgpack"
         self._history = history
         self._lines = Throttle(3600.0)
+        self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Read the file, and write it from now on."""
+    async def read(self) -> None:
+        """Continue with what the file holds; before anything happens on a queue."""
         try:
-            saved = await asyncio.to_thread(self._read)
-            if saved is not None:
-                self._history.restore(saved)
+            await asyncio.to_thread(self._read)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             log.warning(
                 "%s: the history cannot be read and starts empty; no message is affected: %s", self._path, error
             )
+
+    def start(self) -> None:
+        """Write it from now on."""
         self._task = asyncio.create_task(self._go_on(), name="history")
 
     async def stop(self) -> None:
-        """Write it a last time."""
+        """Write it a last time; a write that is under way ends first."""
         if self._task is not None:
-            self._task.cancel()
+            self._stopping.set()
             await asyncio.wait([self._task])
             self._task = None
-            await self._save()
 
     async def _go_on(self) -> None:
-        while True:
-            await asyncio.sleep(EVERY_S)
+        ends = False
+        while not ends:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(EVERY_S):
+                    ends = await self._stopping.wait()
             with swallowing("writing the history"):
                 await self._save()
 
@@ -72,13 +78,14 @@ class HistoryFile:
                 if self._lines.passes(asyncio.get_running_loop().time()) is not None:
                     log.warning("%s: the history cannot be written; no message is affected: %s", self._path, error)
 
-    def _read(self) -> Saved | None:
+    def _read(self) -> None:
         try:
-            if self._path.stat().st_size > _BYTES_MAX:
-                raise ValueError("it is too large")
-            return msgspec.msgpack.decode(self._path.read_bytes(), type=Saved)
-        except FileNotFoundError:
-            return None
+            about = self._path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _BYTES_MAX:
+            raise ValueError("it is too large, or no file")
+        self._history.restore(msgspec.msgpack.decode(self._path.read_bytes(), type=Saved))
 
     def _write(self, saved: Saved) -> None:
         part = self._path.with_name(self._path.name + ".part")

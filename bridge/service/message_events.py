@@ -1,6 +1,6 @@
 """What happens to the messages of a queue while somebody watches it: put, woken for, received, settled.
 
-Nothing is recorded of a queue that nobody watches; each read of its events watches it for ten minutes.
+Nothing is recorded of a queue that nobody watches; each read of its events watches it for two minutes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import datetime
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -21,10 +21,10 @@ from queuebell.bridge.observe.facts import Fact, HandedBack, OwnerStuck, StartMi
 from queuebell.bridge.queues.base import NewMessage, PutReceipt, Received, Settlement, Settling
 
 QUEUES_MAX: Final = 10
-"""Watched queues; one more ends the watch that was looked at longest ago."""
+"""Watched queues; one more is refused."""
 EVENTS_MAX: Final = 2000
 """Newest events that are kept of a watched queue: about 400 KB."""
-WATCHED_S: Final = 600.0
+WATCHED_S: Final = 120.0
 SHOWN_MAX: Final = 200
 """Events of one answer."""
 _DETAIL_MAX: Final = 200
@@ -60,8 +60,14 @@ class _Watched:
         self.since = since
         self.until = 0.0
         self.last = 0
-        self.early: set[str] = set()
+        self.early: dict[str, None] = {}
         """Messages whose put was recorded with the wake that carries them."""
+        self.put: dict[str, None] = {}
+        """Messages whose put was recorded."""
+        self.buried: dict[str, None] = {}
+        """Messages that became dead letters, whose deletion is still to come."""
+        self.named: dict[str, str] = {}
+        """Messages by the key of their put."""
         self.kept: deque[tuple[int, float, str, str, str]] = deque(maxlen=EVENTS_MAX)
 
 
@@ -86,34 +92,60 @@ class MessageEvents:
         self._clock = clock
         self._wall = wall
 
-    def read(self, queue: str, after: int = 0, id_: str = "") -> Events:
-        """Watch a queue, and return up to 200 events after a number, of one message if given; the newest at the end."""
+    def read(self, queue: str, after: int = 0, id_: str = "") -> Events | None:
+        """Watch a queue, and return up to 200 events after a number, of one message if given; the newest at the end.
+
+        ``id_`` is the message's id or the key of its put. None if there are ten watched queues without this one.
+        """
         now = self._clock()
         self._forget_old(now)
-        if not self.watched:
-            self._watching(True)
-        watch = self.watched.pop(queue, None) or _Watched(self._wall())
-        while len(self.watched) >= QUEUES_MAX:
-            del self.watched[next(iter(self.watched))]
-        self.watched[queue] = watch  # the one looked at last is the last
+        if queue not in self.watched:
+            if len(self.watched) >= QUEUES_MAX:
+                return None
+            if not self.watched:
+                self._watching(True)
+            self.watched[queue] = _Watched(self._wall())
+        watch = self.watched[queue]
         watch.until = now + WATCHED_S
+        id_ = watch.named.get(id_, id_)
         found = [each for each in watch.kept if each[0] > after and (not id_ or each[3] == id_)][-SHOWN_MAX:]
         events = [Event(n=n, at=_text(at), what=what, id=of, detail=detail) for n, at, what, of, detail in found]
         return Events(since=_text(watch.since), events=events, last=watch.last, dropped=watch.last - len(watch.kept))
 
-    def put(self, queue: str, messages: Sequence[NewMessage], receipts: Sequence[PutReceipt]) -> None:
+    def name(self, queue: str, key: str, id_: str) -> None:
+        """Have a key of a put mean this message of a watched queue."""
+        if (watch := self.watched.get(queue)) is not None:
+            watch.named[key] = id_
+            _bounded(watch.named)
+
+    def knows(self, queue: str, id_: str) -> bool:
+        """Return whether anything was recorded of a message, or under the key of a put."""
+        watch = self.watched.get(queue)
+        return watch is not None and (id_ in watch.named or id_ in watch.put)
+
+    def put(self, queue: str, messages: Sequence[NewMessage], receipts: Sequence[PutReceipt], key: str = "") -> None:
         """Record messages that were put; a dead letter also where it failed."""
         watch = self.watched.get(queue)
         for message, receipt in zip(messages, receipts, strict=False):
-            if watch is not None and receipt.id in watch.early:
-                watch.early.discard(receipt.id)
+            if watch is None:
+                break
+            if key:
+                self.name(queue, key, receipt.id)
+            if receipt.id in watch.early:
+                del watch.early[receipt.id]
                 continue
             delay = message.visible_after_ms
             self._add(queue, "put", receipt.id, f"visible in {delay / 1000:g} s" if delay else "")
-        if queue.endswith(POISON_SUFFIX) and len(self.watched) > (queue in self.watched):
-            for message in messages:
-                if (burial := facts(message.body)) is not None:
-                    self._add(burial.queue, "dead letter", burial.id, burial.reason)
+            watch.put[receipt.id] = None
+            _bounded(watch.put)
+        origin = self.watched.get(queue.removesuffix(POISON_SUFFIX)) if queue.endswith(POISON_SUFFIX) else None
+        for message, receipt in zip(messages, receipts, strict=False) if origin is not None else ():
+            burial = facts(message.body)
+            # Why it failed is for those who may look at the dead letters.
+            if burial is not None and burial.queue + POISON_SUFFIX == queue and origin is not None:
+                self._add(burial.queue, "dead letter", burial.id, f"as {receipt.id} of {queue}")
+                origin.buried[burial.id] = None
+                _bounded(origin.buried)
 
     def received(self, queue: str, answer: Received, lease_s: float, source: str | None) -> None:
         """Record a receive, also an empty one."""
@@ -126,8 +158,12 @@ class MessageEvents:
 
     def settled(self, queue: str, asked: Settlement, settling: Settling) -> None:
         """Record the outcome of each message of a settlement."""
+        watch = self.watched.get(queue)
+        buried = {} if watch is None else watch.buried
         for claim, done in zip(asked.delete, settling.delete, strict=False):
-            self._add(queue, "deleted" if done.ok else "not deleted", claim.id, done.code or "")
+            what = "deleted here" if claim.id in buried else "done"
+            buried.pop(claim.id, None)
+            self._add(queue, what if done.ok else "not deleted", claim.id, done.code or "")
         for release, done in zip(asked.release, settling.release, strict=False):
             after = f"visible in {release.after_ms / 1000:g} s" if release.after_ms else "visible now"
             detail = done.code or after + (", uncounted" if release.uncounted else "")
@@ -145,11 +181,11 @@ class MessageEvents:
         watch = self.watched.get(queue)
         for message in messages:
             fresh = message.dequeue_count == 1 and self._wall() - _seconds(message.inserted_at) < _FRESH_S
-            if watch is not None and fresh and not any(each[3] == message.id for each in watch.kept):
+            if watch is not None and fresh and message.id not in watch.put:
                 self._add(queue, "put", message.id)
-                watch.early.add(message.id)
-                while len(watch.early) > EVENTS_MAX:  # of callers that went away
-                    watch.early.pop()
+                watch.early[message.id] = watch.put[message.id] = None
+                _bounded(watch.early)  # some are of callers that went away
+                _bounded(watch.put)
             detail = f"to {self._name_of(session)}, attempt {message.dequeue_count}"
             self._add(queue, "sent with a wake", message.id, detail)
 
@@ -181,6 +217,11 @@ class MessageEvents:
             del self.watched[name]
         if old and not self.watched:
             self._watching(False)
+
+
+def _bounded(names: dict[str, Any]) -> None:
+    if len(names) > EVENTS_MAX:
+        del names[next(iter(names))]
 
 
 def _seconds(moment: str) -> float:

@@ -88,11 +88,11 @@ class LiveSessions:
             send(session.outlet, Drain())
 
     def drain_worker(self, instance: str) -> bool | None:
-        """Ask a listener for its end; False for a scaler, None if no session is of this instance."""
+        """Ask a listener for its end; False if it does not know how, None if no session is of this instance."""
         for session in self.live.values():
             known = self._bridge.scheduler.sessions.get(session.number)
             if known is not None and known.instance == instance:
-                if known.scaler:
+                if not known.drains:
                     return False
                 send(session.outlet, Drain(worker=True))
                 return True

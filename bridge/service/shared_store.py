@@ -59,6 +59,7 @@ from queuebell.bridge.queues.served import (
     Browsed,
     CommitNames,
     Described,
+    Discarded,
     Identified,
     Looked,
     NoRoom,
@@ -304,7 +305,7 @@ class SharedStore(ServedStore):
         """Find no message: shared stores have no such call."""
         raise Unsupported("this store cannot find one message")
 
-    async def discard(self, queue: str, id_or_key: str) -> bool | None:
+    async def discard(self, queue: str, name: str, *, by_id: bool = False) -> Discarded:
         """Find no message, as `look`."""
         raise Unsupported("this store cannot find one message")
 

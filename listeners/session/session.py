@@ -291,7 +291,11 @@ class Session:
         self._hello_at = self._loop.time()
         accept = ["messages"] if self._accepts() else []
         queues = [port.subscription() for port in self._ports.values()]
-        link.send(Hello(self._instance, self._label, queues, accept, kind=self._kind, store=self._store_kind))
+        drains = self._drained is not None
+        hello = Hello(
+            self._instance, self._label, queues, accept, kind=self._kind, store=self._store_kind, drains=drains
+        )
+        link.send(hello)
 
     def _welcome(self, frame: Welcome) -> None:
         now = self._loop.time()

@@ -205,6 +205,7 @@ class DeadLettering:
             traceparent=held.traceparent,
             listener=self._listener,
             history=self._history.of(stored.id),
+            key=stored.key,
         )
 
     async def _travelling(self, burial: Burial, body: bytes, poison: str, wanted: Wanted) -> bytes:

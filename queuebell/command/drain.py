@@ -13,7 +13,7 @@ from queuebell.bridge.service.state.answers import Listeners
 from queuebell.command.client import OK, BridgeClient, add_client_arguments, client_settings, plain, print_json
 
 _ASKED = 204
-_GONE = 404
+_REFUSED = (404, 409)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,10 +35,13 @@ def run(args: argparse.Namespace) -> int:
                 and isinstance(each.instance, str)
                 and args.worker in (each.listener, each.instance)
             ):
-                status, _ = client.post(f"/v1/listeners/drain?instance={each.instance}")
+                status, answer = client.post(f"/v1/listeners/drain?instance={each.instance}")
                 if status == _ASKED:
                     asked.append(each.instance)
-                elif status != _GONE:
+                elif status in _REFUSED:
+                    why = client.refusal(answer).get("detail") if isinstance(answer, dict) else "it has just gone"
+                    print(plain(f"queuebell drain: {each.listener} ({each.instance}): {why}"), file=sys.stderr)
+                else:
                     raise BusUnavailable(
                         f"the bridge at {client.url} cannot ask a worker to stop: it answered {status}"
                     )

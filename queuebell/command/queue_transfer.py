@@ -22,7 +22,8 @@ import msgspec
 from queuebell.bridge.contract.address import is_http
 from queuebell.bridge.contract.burial import Burial, Moment, opened
 from queuebell.bridge.contract.decode_errors import in_plain_words
-from queuebell.bridge.contract.errors import BadInput, QueueNotFound, Unsupported
+from queuebell.bridge.contract.errors import BadInput, NotAllowed, QueueNotFound, Unsupported
+from queuebell.bridge.contract.names import POISON_SUFFIX
 from queuebell.bridge.producer.held_leases import HeldLeases
 from queuebell.bridge.producer.partitions import PartitionedQueue
 from queuebell.bridge.producer.publishing_queue import PublishingQueue
@@ -43,6 +44,7 @@ from queuebell.bridge.queues.base import (
 )
 from queuebell.bridge.queues.http.store import HttpStore
 from queuebell.bridge.queues.limits import check_put
+from queuebell.bridge.queues.served import Looked
 from queuebell.bridge.queues.side_by_side import side_by_side
 from queuebell.command.client import bus_address, print_json, tamed, tamed_json
 from queuebell.command.progress import Progress
@@ -51,6 +53,8 @@ EXPORT_LEASE_S: Final = 60.0
 """Lease of each page in seconds; a killed export keeps its page from workers no longer than this."""
 _LINE_BYTES_MAX = 1024 * 1024
 _CHUNK_BYTES = 256 * 1024
+_SEARCHES: Final = 32
+"""Searches of 512 dead letters each for one message."""
 ONCE_AT_ONCE: Final = 32
 """Concurrent puts of an import with keys, if the store takes one per request."""
 EACH_ONCE: Final = 256
@@ -138,7 +142,8 @@ async def peek(store: QueueStore, args: argparse.Namespace) -> int:
 
 async def show(store: QueueStore, args: argparse.Namespace) -> int:
     """Write one message by its id, or the id under which it was put, and where it is; 1 if there is none."""
-    found = await _of_a_bridge(store).look(args.queue, args.id)
+    bridge = _of_a_bridge(store)
+    found = await bridge.look(args.queue, args.id) or await _dead_letter_of(bridge, args.queue, args.id)
     if found is None:
         text = f"{args.queue} has no message {tamed(args.id.encode())}: it was handled, deleted, or it expired"
         print_json({"error": text}) if args.json else print(text, file=sys.stderr)
@@ -151,6 +156,7 @@ async def show(store: QueueStore, args: argparse.Namespace) -> int:
         if message.expires_at is not None:
             print(f"expires at {message.expires_at.isoformat()}")
         if burial is not None:
+            print(f"failed as message {burial.id}" + (f", put under {burial.key}" if burial.key else ""))
             why = tamed(burial.reason.encode("utf-8", "replace"))
             print(f"dead letter of {burial.queue} after {burial.attempts} attempts: {why}")
         for name, value in message.headers.items():
@@ -158,6 +164,23 @@ async def show(store: QueueStore, args: argparse.Namespace) -> int:
         print(flush=True)
     _write(found.message, args, found.state, found.due_in_ms)
     return 0
+
+
+async def _dead_letter_of(bridge: HttpStore, queue: str, name: str) -> Looked | None:
+    """Return the dead letter that a message became, by the id that it had, or that of its put."""
+    poison, after = queue if queue.endswith(POISON_SUFFIX) else queue + POISON_SUFFIX, ""
+    for _ in range(_SEARCHES):
+        try:
+            page = await bridge.browse(poison, "waiting", BATCH_MAX, after, contains=name)
+        except (QueueNotFound, Unsupported, NotAllowed):
+            return None
+        for message in page.messages:
+            if (burial := opened(message.body)[0]) is not None and name in (burial.id, burial.key):
+                return Looked(message, "waiting", None)
+        if page.following is None:
+            return None
+        after = page.following
+    return None
 
 
 async def discard(store: QueueStore, args: argparse.Namespace) -> int:

@@ -92,6 +92,7 @@ FRAME_WORDS: Final[Words] = {
         "queues": said("Each queue once.", maxItems=SUBSCRIPTIONS_MAX),
         "accept": said("What else it supports: messages, for wakes that carry a message."),
         "store": said("The kind of store of its queues, such as sqs; empty if unknown.", pattern="^[a-z]{0,20}$"),
+        "drains": said("Whether it stops at a `drain` with `worker`."),
         "kind": said("scaler if it starts workers instead of handling messages; any other value is a worker."),
     },
     "Subscription": {

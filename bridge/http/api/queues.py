@@ -6,6 +6,7 @@ missing queue reports its fault first. Errors never repeat the input.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -311,9 +312,12 @@ class QueueRoutes:
             after, size, looked = query.get("after", ""), 0, 0
             while True:
                 page = await _read(share, ask)
-                looked += len(page.messages)
+                # A page may be empty although many were looked at for it.
+                looked += max(len(page.messages), BATCH_MAX)
                 following, place = page.following, after
                 for at, message in enumerate(page.messages):
+                    if text:
+                        await asyncio.sleep(0)  # a search of one long body may take a millisecond
                     if not text or _contains(message, text):
                         part = _encode(_seen(message, state, page.due_in_ms[at] if page.due_in_ms else None))
                         if len(parts) == limit or (parts and page.places and size + len(part) > PEEK_BYTES_MAX):
@@ -339,16 +343,19 @@ class QueueRoutes:
     async def discard(self, request: Caller, queue: str) -> Answer:
         """Delete one message.
 
-        By its id, or else by the id under which it was put. A message that a worker has stays (`conflict`).
+        By its id, or by the id under which it was put; what is both, of two messages, is refused without `by=id`. A
+        message that a worker has stays (`conflict`).
         """
-        only_query_of(request)
-        id_ = key_of(request)
-        deleted = await self._store.discard(queue, id_)
-        if deleted is None:
+        if (by := only_query_of(request, "by").get("by", "any")) not in ("any", "id"):
+            raise BadInput("bad_parameter", "by is any or id")
+        done = await self._store.discard(queue, key_of(request), by_id=by == "id")
+        if done.outcome == "missing":
             raise _gone()
-        if not deleted:
+        if done.outcome == "ambiguous":
+            raise BadInput("bad_parameter", "this is the id of one message and the put id of another: add by=id")
+        if done.outcome == "leased":
             raise Refusal("conflict", "a worker has this message, and decides about it: nothing was deleted")
-        self._bridge.events.discarded(queue, id_)
+        self._bridge.events.discarded(queue, done.id)
         return Answer(204)
 
     async def clear(self, request: Caller, queue: str) -> Answer:
@@ -374,8 +381,11 @@ class QueueRoutes:
     async def _pause(self, request: Caller, queue: str, paused: bool) -> Answer:
         if raw := await _optional_json(request):
             _decode(_pause, raw)
+        known = self._bridge.scheduler.pending.find(queue)
+        before = known is not None and known.paused
         await self._store.pause(queue, paused)
-        self._mark(request, queue, "paused" if paused else "resumed")
+        if before is not paused:
+            self._mark(request, queue, "paused" if paused else "resumed")
         return Answer(204)
 
     def _mark(self, request: Caller, queue: str, what: str) -> None:
@@ -395,7 +405,8 @@ class QueueRoutes:
     async def delete(self, request: Caller, queue: str) -> Answer:
         """Remove a queue and its messages."""
         await self._store.delete(queue)
-        self._mark(request, queue, "deleted")
+        if queue in self._bridge.history:
+            self._mark(request, queue, "deleted")
         return Answer(204)
 
     async def list(self, request: Caller, _: str) -> Answer:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from queuebell.bridge.access.grants import Verb
+from queuebell.bridge.contract.errors import QueueNotFound, Unsupported
 from queuebell.bridge.http.api.routes import Routes, number, only_query_of
 from queuebell.bridge.http.server.answer import Answer, Refusal
 from queuebell.bridge.observe.history import SPANS
 from queuebell.bridge.observe.slices import between_others
+from queuebell.bridge.queues.base import is_key
 from queuebell.bridge.service.state import explain
 from queuebell.bridge.service.state.answers import Listeners, ListenerState, Subject
 from queuebell.bridge.service.state.status import findings, with_webhooks
@@ -86,15 +89,24 @@ class StateRoutes:
     async def events(self, request: Caller, queue: str) -> Answer:
         """Watch what happens to the messages of a queue.
 
-        Puts, wakes, receives and settlements from the first call on, for ten minutes after the last one, of ten queues
-        at a time. At most 200 events: those after the number `after`, or the newest; with `id` those of one message. In
-        external stores only wakes.
+        Puts, wakes, receives and settlements from the first call on, for two minutes after the last one, of ten queues
+        at a time. At most 200 events: those after the number `after`, or the newest; with `id` those of one message, by
+        its id or that of its put. In external stores only wakes.
         """
         query = only_query_of(request, "after", "id")
         after = number(query, "after", 0, 9_999_999_999, 0)
         if self._bridge.scheduler.pending.find(queue) is None:
             raise Refusal("queue_not_found", "there is no such queue")
-        return Answer(200, msgspec.json.encode(self._bridge.events.read(queue, after, query.get("id", ""))))
+        events, id_ = self._bridge.events, query.get("id", "")
+        found = events.read(queue, after, id_)
+        if found is None:
+            raise Refusal("too_many_requests", "ten queues are watched already; try again in two minutes")
+        if id_ and is_key(id_) and not events.knows(queue, id_):
+            with contextlib.suppress(Unsupported, QueueNotFound):
+                if (looked := await self._bridge.store.look(queue, id_)) is not None:
+                    events.name(queue, id_, looked.message.id)
+                    found = events.read(queue, after, id_) or found
+        return Answer(200, msgspec.json.encode(found))
 
     async def forget(self, request: Caller, queue: str) -> Answer:
         """Forget a queue of an external store that no longer exists."""
@@ -116,13 +128,13 @@ class StateRoutes:
         """Ask a worker to stop.
 
         It receives nothing more, finishes what it handles, and leaves; whatever started it may start another. Only
-        workers with a session at this bridge; a worker of an older version connects again instead.
+        workers with a session at this bridge. A scaler and a worker of an older version are refused (`conflict`).
         """
         asked = self._bridge.drain_worker(only_query_of(request, "instance").get("instance", ""))
         if asked is None:
             raise Refusal("not_found", "no worker of this instance has a session at this bridge")
         if not asked:
-            raise Refusal("conflict", "this is a scaler: it ends its workers by itself; stop it where it runs")
+            raise Refusal("conflict", "this is a scaler, or a worker of an older version: stop it where it runs")
         return Answer(204)
 
     async def alive(self, request: Caller, _: str) -> Answer:

@@ -86,10 +86,14 @@ class Graves(msgspec.Struct, frozen=True):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """Which messages to show: those with ``reason`` in theirs, from a place on, the oldest or the ``newest`` first."""
+    """Which messages to show: those with ``reason`` in theirs, from a place on, the oldest or the ``newest`` first.
+
+    With ``id`` those that have it, or had it where they failed, as message or as put.
+    """
 
     after: Annotated[str, Meta(max_length=40)] = ""
     reason: Annotated[str, Meta(max_length=1000)] = ""
+    id: Annotated[str, Meta(max_length=200)] = ""
     newest: bool = False
 
 
@@ -128,14 +132,14 @@ class DeadLetterRoutes:
     async def show(self, request: BaseRequest, queue: str) -> Answer:
         """Show dead letters with their reasons.
 
-        Visible messages of a poison queue with the facts about their failures, 32 at a time. With `reason` an answer
-        may have fewer or none, and `next` continues. Positions exist only for embedded queues: of a queue in a shared
-        store, the first messages are shown.
+        Visible messages of a poison queue with the facts about their failures, 32 at a time. With `reason` or `id` an
+        answer may have fewer or none, and `next` continues. Positions exist only for embedded queues: of a queue in a
+        shared store, the first messages are shown.
         """
         try:
-            wanted = msgspec.convert(only_query_of(request, "after", "reason", "newest"), Shown, strict=False)
+            wanted = msgspec.convert(only_query_of(request, "after", "reason", "id", "newest"), Shown, strict=False)
         except msgspec.ValidationError:
-            raise Refusal("bad_parameter", "after, reason or newest is out of range") from None
+            raise Refusal("bad_parameter", "after, reason, id or newest is out of range") from None
         now = datetime.datetime.now(datetime.UTC)
         found: list[Grave] = []
         after, looked = wanted.after, 0
@@ -147,10 +151,11 @@ class DeadLetterRoutes:
         while True:
             looked += len(messages)
             for message in messages:
-                if (dead_letter := _dead_letter(message, now, wanted.reason)) is not None:
+                if (dead_letter := _dead_letter(message, now, wanted)) is not None:
                     found.append(dead_letter)
                 await asyncio.sleep(0)  # parsing a long header takes part of a millisecond
-            if following is None or len(found) >= BATCH_MAX or not wanted.reason or looked >= SEARCHED_MAX:
+            narrows = wanted.reason or wanted.id
+            if following is None or len(found) >= BATCH_MAX or not narrows or looked >= SEARCHED_MAX:
                 break
             after = following
             messages, following, *_ = await browse(store)
@@ -268,10 +273,13 @@ class DeadLetterRoutes:
         log.info("%s: %s %d, %d stay%s", queue, run.what, run.moved, run.stay, ends)
 
 
-def _dead_letter(message: StoredMessage, now: datetime.datetime, reason: str) -> Grave | None:
-    """Return what is shown of a message, None if its reason does not contain ``reason``."""
+def _dead_letter(message: StoredMessage, now: datetime.datetime, wanted: Shown) -> Grave | None:
+    """Return what is shown of a message, None if it is not wanted."""
     burial = facts(message.body)
-    if reason and (burial is None or reason not in burial.reason):
+    if wanted.reason and (burial is None or wanted.reason not in burial.reason):
+        return None
+    names = {message.id, *(() if burial is None else (burial.id, burial.key))}
+    if wanted.id and wanted.id not in names:
         return None
     _, body, size = glimpse(message.body, 4 * SHOWN)
     since = message.inserted_at if burial is None else burial.buried_at

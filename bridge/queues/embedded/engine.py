@@ -40,7 +40,7 @@ from queuebell.bridge.queues.base import (
 from queuebell.bridge.queues.checked import CONFLICT
 from queuebell.bridge.queues.embedded.state import EMPTY, Grant, GrantResult, Queue, State, Value
 from queuebell.bridge.queues.limits import lease_ms
-from queuebell.bridge.queues.served import Browsed, Looked, NoRoom, ReadRoom, Stamped
+from queuebell.bridge.queues.served import Browsed, Discarded, Looked, NoRoom, ReadRoom, Stamped
 
 _log = logging.getLogger("queuebell.store")
 
@@ -401,30 +401,35 @@ class Engine:
     def look(self, name: str, id_or_key: str) -> Looked | None:
         """Return the message with this id or this key, and where it is."""
         queue, state = self._find(name), self.state
-        if (row := self._row(queue, id_or_key)) is None:
+        rows = self._rows(queue, id_or_key)
+        if not rows:
             return None
-        seq, n, exp, ins, body, headers, vis, receipt = row
+        seq, n, exp, ins, body, headers, vis, receipt = rows[0]
         (message,) = self._with_keys(queue, [seq], [message_of(seq, "", body, n, ins, exp, headers)])
         if vis <= state.now:
             return Looked(message, "waiting", None)
         return Looked(message, "running" if receipt & _LEASED else "later", state.due_in(vis))
 
-    def discard(self, name: str, id_or_key: str) -> bool | None:
-        """Delete the message with this id or this key; False if it is leased, None if there is none."""
+    def discard(self, name: str, id_or_key: str, by_id: bool) -> Discarded:
+        """Delete the message with this id, or else this key."""
         queue = self._find(name)
-        if (row := self._row(queue, id_or_key)) is None:
-            return None
-        seq, *_, vis, receipt = row
+        rows = self._rows(queue, id_or_key, by_id)
+        if len(rows) != 1:
+            return Discarded("ambiguous" if rows else "missing")
+        ((seq, *_, vis, receipt),) = rows
+        id_ = hex16(seq)
         if vis > self.state.now and receipt & _LEASED:
-            return False
-        return self.settle(name, Settlement(delete=[Claim(hex16(seq), hex16(receipt))])).delete[0].ok
+            return Discarded("leased", id_)
+        self.settle(name, Settlement(delete=[Claim(id_, hex16(receipt))]))
+        return Discarded("deleted", id_)
 
-    def _row(self, queue: Queue, id_or_key: str) -> tuple[Any, ...] | None:
+    def _rows(self, queue: Queue, id_or_key: str, by_id: bool = False) -> list[tuple[Any, ...]]:
+        """Return the message with this id first, and another that was put under this key."""
         state = self.state
         state.flush()
-        seqs = [number_of(id_or_key), state.keys.seq_of(queue.id, id_or_key)]
-        rows = (state.execute(_ONE, (seq, queue.id)).fetchone() for seq in seqs if seq is not None)
-        return next((row for row in rows if row is not None), None)
+        seqs = [number_of(id_or_key), None if by_id else state.keys.seq_of(queue.id, id_or_key)]
+        rows = (state.execute(_ONE, (seq, queue.id)).fetchone() for seq in dict.fromkeys(seqs) if seq is not None)
+        return [row for row in rows if row is not None]
 
     def depth(self, name: str) -> Depth | None:
         """Count the messages; None if there is no such queue."""

@@ -33,7 +33,7 @@ from queuebell.bridge.queues.embedded.committer import Call, Commit, Committer
 from queuebell.bridge.queues.embedded.engine import Engine
 from queuebell.bridge.queues.embedded.file import open_memory
 from queuebell.bridge.queues.embedded.state import Backlog, Grant, StoreObserver
-from queuebell.bridge.queues.served import Browsed, Looked, ReadRoom, ServedStore, Stamped
+from queuebell.bridge.queues.served import Browsed, Discarded, Looked, ReadRoom, ServedStore, Stamped
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -189,11 +189,11 @@ class EmbeddedStore(ServedStore):
         engine = self._engine() or await self._opened()
         return await self._ask(engine.look, (queue, id_or_key))
 
-    async def discard(self, queue: str, id_or_key: str) -> bool | None:
+    async def discard(self, queue: str, name: str, *, by_id: bool = False) -> Discarded:
         """Delete the message with this id, or that was put under this key."""
         limits.check_peek(queue, 1)
         engine = self._engine() or await self._opened()
-        return await self._ask(engine.discard, (queue, id_or_key))
+        return await self._ask(engine.discard, (queue, name, by_id))
 
     # -- for the bridge --------------------------------------------------------------------------------------------
 

@@ -264,7 +264,12 @@ class HttpStore(PutOnceStore):
         """
         query = f"max={whole(limit, 'max')}&state={state}" + (f"&after={quote(after)}" if after else "")
         query += f"&contains={quote(contains, safe='')}" if contains else ""
-        answer = decode(PEEK, await self._call("GET", queue, f"/peek?{query}"))
+        try:
+            answer = decode(PEEK, await self._call("GET", queue, f"/peek?{query}"))
+        except BadInput as error:
+            if contains and "unknown query parameter" in str(error):
+                raise Unsupported("this bridge's version does not search: upgrade it") from None
+            raise
         if any(message.state != state for message in answer.messages):
             raise Unsupported("this bridge's version shows only messages that wait: upgrade it")
         due = [message.visible_in_ms or None for message in answer.messages]
@@ -285,7 +290,8 @@ class HttpStore(PutOnceStore):
     async def discard(self, queue: str, id_or_key: str) -> bool | None:
         """Delete the message with this id, or that was put under this key; False if a worker has it, None without one.
 
-        Raises `Unsupported` where the bridge's version or store cannot find one message.
+        Raises `BadInput` for the id of one message that is the key of another, and `Unsupported` where the bridge's
+        version or store cannot find one message.
         """
         check_key(id_or_key)
         try:

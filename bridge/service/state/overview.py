@@ -88,9 +88,10 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
     queues: int
     visible: int
+    """Without dead letters."""
     leased: int
     oldest_ms: int
-    """For how long the oldest work waits; 0 if none does."""
+    """For how long the oldest work waits, dead letters left out; 0 if none does."""
     buried: int
     troubled: int
     triggers: int
@@ -240,20 +241,22 @@ def queues(
             if not sees(work.queue):
                 continue
             seen += 1
-            visible += counts(work)[0]
             leased += _leased(work)
             if work.queue.endswith(POISON_SUFFIX):
                 dead.setdefault(work.queue, messages(work))
-            elif work.buried is not None and (known := _dead_letters(scheduler, work, sees)) is not None:
+            else:
+                # A dead letter waits for a person, not for a worker.
+                visible += counts(work)[0]
+                if (since := oldest_since(work)) is None and work.waits:
+                    since = work.visible_since if work.visible else work.requested_at
+                oldest = oldest if since is None else min(oldest, since)
+            if work.buried is not None and (known := _dead_letters(scheduler, work, sees)) is not None:
                 dead[known.queue] = known.messages
             trouble = troubles.of(work) is not None
             troubled += trouble
             triggers += work.triggers
             receives += work.receives
             empty += work.empty
-            if (since := oldest_since(work)) is None and work.waits:
-                since = work.visible_since if work.visible else work.requested_at
-            oldest = oldest if since is None else min(oldest, since)
             if pattern in work.queue.casefold():
                 letters = _dead_letters(scheduler, work, sees) if "buried" in (wanted.sort, wanted.only) else None
                 below = 0 if letters is None else letters.messages

@@ -34,7 +34,7 @@ from queuebell.bridge.queues.embedded.committer import Upkeep
 from queuebell.bridge.queues.embedded.engine import Engine
 from queuebell.bridge.queues.embedded.file import open_memory
 from queuebell.bridge.queues.embedded.state import Backlog, Grant, GrantResult
-from queuebell.bridge.queues.served import Looked
+from queuebell.bridge.queues.served import Discarded, Looked
 from tests.bridge.queues.clocks import WALL, FakeClock
 from tests.support.writers import counts_of
 
@@ -451,19 +451,19 @@ class EngineMachine(RuleBasedStateMachine):
         entries = sorted(self.model[queue].entries.values(), key=lambda each: each.seq) if queue in self.model else []
         entry = data.draw(st.sampled_from([None, *entries[:4]]))
         id_ = "f" * 16 if entry is None else entry.key or f"{entry.seq:016x}"
-        deleted = self.do(how, queue, lambda engine: engine.discard(queue, id_))
+        done = self.do(how, queue, lambda engine: engine.discard(queue, id_, False))
         if queue not in self.model:
-            assert deleted is QueueNotFound
+            assert done is QueueNotFound
             return
-        if deleted:
-            self.told_of(queue)
-        kept = entry is not None and entry.seq in self.model[queue].entries and entry.leased and entry.vis > self.now
-        if entry is None or entry.seq not in self.model[queue].entries:
-            assert deleted is None
+        stands = self.model[queue]
+        if entry is None or entry.seq not in stands.entries:
+            assert done.outcome == "missing"
+        elif entry.leased and entry.vis > self.now:
+            assert done == Discarded("leased", f"{entry.seq:016x}")
         else:
-            assert deleted is not kept
-            if not kept:
-                self.model[queue].remove(entry.seq, self.now)
+            assert done == Discarded("deleted", f"{entry.seq:016x}")
+            self.told_of(queue)
+            stands.remove(entry.seq, self.now)
 
     @rule(how=_how, queue=_queue, again=st.sampled_from([None, {}, {"team": "é"}]))
     def create(self, how: str, queue: str, again: dict[str, str] | None) -> None:

@@ -12,15 +12,21 @@ from queuebell.bridge.contract.burial import Burial, write_burial
 from queuebell.bridge.observe.facts import HandedBack, OwnerStuck, StartMissed, Unannounced, Woken
 from queuebell.bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement
 from queuebell.bridge.service import message_events
-from queuebell.bridge.service.message_events import MessageEvents
+from queuebell.bridge.service.message_events import Events, MessageEvents
 from queuebell.listeners import Listener, Message
 
 Q = "billing/orders"
 NOON = datetime.datetime(2026, 11, 29, 12, tzinfo=datetime.UTC)
 
 
-def told(events: MessageEvents, queue: str = Q, after: int = 0, id_: str = "") -> list[tuple[str, str, str]]:
-    return [(each.what, each.id, each.detail) for each in events.read(queue, after, id_).events]
+def read(events: MessageEvents, queue: str = Q, after: int = 0, id_: str = "") -> Events:
+    found = events.read(queue, after, id_)
+    assert found is not None
+    return found
+
+
+def told(events: MessageEvents, after: int = 0, id_: str = "") -> list[tuple[str, str, str]]:
+    return [(each.what, each.id, each.detail) for each in read(events, Q, after, id_).events]
 
 
 async def test_the_way_of_a_message_through_a_store() -> None:
@@ -28,7 +34,7 @@ async def test_the_way_of_a_message_through_a_store() -> None:
     async with Bridge() as bridge:
         store, events = bridge.store, bridge.events
         await store.put(Q, [b"before"])
-        assert events.read(Q).events == []
+        assert read(events).events == []
         (late,) = await store.put(Q, [NewMessage(b"late", 5000)])
         await store.put_once(Q, "key", b"once")
         assert await store.put_once(Q, "key", b"once") is None
@@ -47,18 +53,20 @@ async def test_the_way_of_a_message_through_a_store() -> None:
             ("received", first.id, because),
             ("received", once.id, because),
             ("lease renewed", first.id, "for 60 s"),
-            ("deleted", once.id, ""),
+            ("done", once.id, ""),
             ("returned", first.id, "visible in 7 s, uncounted"),
             ("not deleted", once.id, "message_not_found"),
             ("nothing received", "", ""),
         ]
         assert told(events) == way
         assert told(events, id_=once.id) == [each for each in way if each[1] == once.id]
-        assert [each.n for each in events.read(Q, after=7).events] == [8, 9] and events.read(Q).last == 9
-        facts = write_burial(Burial(Q, first.id, NOON, NOON, "no price", 3), b"x", 10_000)
-        assert facts is not None
-        await store.put(f"{Q}-poison", [facts])
-        assert told(events, after=9) == [("dead letter", first.id, "no price")]
+        assert [each.n for each in read(events, Q, 7).events] == [8, 9] and read(events).last == 9
+        assert told(events, id_="key") == told(events, id_=once.id)
+        for poison in ("m/x-poison", f"{Q}-poison"):  # another account's says nothing of this queue
+            facts = write_burial(Burial(Q, first.id, NOON, NOON, "no price", 3), b"x", 10_000)
+            assert facts is not None
+            (letter,) = await store.put(poison, [facts])
+        assert told(events, after=9)[0] == ("dead letter", first.id, f"as {letter.id} of {Q}-poison")
         assert [*events.watched] == [Q]
 
 
@@ -81,7 +89,7 @@ async def test_a_worker_is_woken_with_a_message() -> None:
         await running
         for id_ in handled:
             whats = [what for what, *_ in told(bridge.events, id_=id_)]
-            assert whats[0] == "put" and whats[-1] == "deleted" and whats.count("put") == 1
+            assert whats[0] == "put" and whats[-1] == "done" and whats.count("put") == 1
         assert any(what == "wake" and detail.startswith("to shop: ") for what, _, detail in told(bridge.events))
 
 
@@ -108,20 +116,19 @@ def test_a_watch_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_events, "EVENTS_MAX", 300)
     watching: list[bool] = []
     events = MessageEvents(str, watching.append, clock=lambda: now[0], wall=lambda: NOON.timestamp() + now[0])
-    assert events.read(Q).since == "2026-11-29T12:00:00.000Z"
+    assert read(events).since == "2026-11-29T12:00:00.000Z"
     for number in range(500):
         events.discarded(Q, str(number))
-    found = events.read(Q)
+    found = read(events)
     assert (found.last, found.dropped, len(found.events), found.events[-1].id) == (500, 200, 200, "499")
-    for number in range(10):
+    for number in range(9):
         now[0] += 1
-        events.read(f"a/q{number}")
-    assert Q not in events.watched and len(events.watched) == 10
-    now[0] = 608.5
-    events.read(Q)
-    assert [*events.watched] == ["a/q8", "a/q9", Q]
-    assert events.read(Q).since == "2026-11-29T12:10:08.500Z" and watching == [True]
+        read(events, f"a/q{number}")
+    assert events.read("a/more") is None and Q in events.watched
+    now[0] = 126.5
+    assert read(events, "a/more").dropped == 0
+    assert [*events.watched] == ["a/q6", "a/q7", "a/q8", "a/more"] and watching == [True]
     now[0] = 1300
-    for queue in (Q, Q, "a/q9"):
+    for queue in ("a/q6", "a/more", Q):
         events.discarded(queue, "late")
     assert not events.watched and watching == [True, False]

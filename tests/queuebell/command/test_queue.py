@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import pathlib
 import re
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from queuebell.bridge.contract.burial import Burial, write_burial
 from queuebell.bridge.contract.calls import JSON
 from queuebell.command.main import main
 from tests.queuebell.command.test_key import created
@@ -156,6 +158,23 @@ def test_messages_are_shown_where_they_are(bridge: Serving) -> None:
     )
     assert gone == {"queue": "where/q", "discarded": 1}
     assert bridge.client("queue", "depth", "where/q") == "where/q: 1 visible, 1 invisible\n"
+
+
+def test_a_message_that_became_a_dead_letter_is_shown(bridge: Serving, tmp_path: pathlib.Path) -> None:
+    """By the id that it had, or that of its put, in either queue."""
+    noon = datetime.datetime(2026, 11, 29, 12, tzinfo=datetime.UTC)
+    for number in range(3):
+        facts = Burial("grave/x", f"{number:016x}", noon, noon, f"no price {number}", 5, key=f"order-{number}")
+        body = write_burial(facts, b"body", 10_000)
+        assert body is not None
+        (tmp_path / "body").write_bytes(body)
+        bridge.client("queue", "put", "grave/x-poison", "--file", str(tmp_path / "body"))
+    bridge.client("queue", "create", "grave/x")
+    for queue in ("grave/x", "grave/x-poison"):
+        shown = bridge.client("queue", "show", queue, "order-1")
+        assert "failed as message 0000000000000001, put under order-1\n" in shown
+        assert "dead letter of grave/x after 5 attempts: no price 1\n" in shown and shown.endswith("body\n")
+        bridge.client("queue", "show", queue, "order-3", code=1)
 
 
 def test_the_history_of_a_queue_is_shown(bridge: Serving) -> None:

@@ -411,7 +411,7 @@ _HANDLING: Final = (
         verb=Verb.TAKE,
         tag="queues",
         route=QueueRoutes.discard,
-        parameters=(_ID,),
+        parameters=(_ID, _query("by", "What the name may be.", {"enum": ["any", "id"], "default": "any"})),
         answers={204: _DONE},
         codes=("queue_not_found", "message_not_found", "conflict", *_CHANGES),
     ),
@@ -515,6 +515,9 @@ _GRAVES: Final = (
         parameters=(
             _query("after", "The `next` of an earlier answer.", {"type": "string", "pattern": _PLACE}),
             _query("reason", "Only messages with this text in their reason.", {"type": "string", "maxLength": 1000}),
+            _query(
+                "id", "Only messages with this id, here or where they failed.", {"type": "string", "maxLength": 200}
+            ),
             _query("newest", "The newest first.", {"type": "boolean", "default": False}),
         ),
         answers={200: _json("The messages; none is received.", Graves)},

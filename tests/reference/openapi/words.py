@@ -530,6 +530,7 @@ WORDS: Final[Words] = {
         "span": said("How far back it goes."),
         "step_s": said("The length of a step in seconds."),
         "now": said(MOMENT),
+        "kept": said("False where no history is kept of this queue: others are busier, or nothing has happened."),
         "since": said("When this history began; before, nothing is known."),
         "rows": said("The steps with any event, oldest first."),
         "failures": said("Failed attempts by class in steps of five minutes; of the last day at most."),
@@ -548,6 +549,7 @@ WORDS: Final[Words] = {
         "waited_ms": said("The sum of their times from put to first attempt."),
         "handling_ms": said("The sum of the handlers' times."),
         "waiting": said("The most messages that were visible; known for queues of the bridge only."),
+        "left": said("How many of them were left at the end of the step, and until the next one."),
         "longest_ms": said("An upper bound of the longest time from put to first attempt; -1 above half an hour."),
     },
     "FailureRow": {
@@ -616,6 +618,7 @@ WORDS: Final[Words] = {
         "burials": said("How often it was dead-lettered in total."),
         "history": said("The failed attempts that this worker saw."),
         "earlier": said("The earlier dead-letterings, oldest first."),
+        "key": said("The id under which it was put, if any."),
     },
     "Attempt": {
         "attempt": said("Its number, from 1."),

@@ -8,12 +8,14 @@ const PAGE = 32;
 const PLAIN_MAX = 4096; // bytes of a body that are shown in whole
 
 export function buried(left, queue, path, asked) {
+  const { reason: wanted, id: only } = Object.fromEntries(asked);
   if (!queue.endsWith(POISON)) {
     const link = make("a", { href: hrefOf(queue + POISON) });
     return { element: make("p", {}, link), update: (row) => put(link, row.buried ? `${whole.format(row.buried)} dead letters: why, and what to do` : "") };
   }
   const told = make("p", { role: "status" });
-  const reason = make("input", { type: "search", maxlength: "1000", spellcheck: "false", value: asked });
+  const reason = make("input", { type: "search", maxlength: "1000", spellcheck: "false", value: wanted ?? "" });
+  const name = make("input", { type: "search", maxlength: "128", spellcheck: "false", value: only ?? "" });
   const order = make("select", {}, make("option", { value: "false" }, "oldest first"), make("option", { value: "true" }, "newest first"));
   const all = make("button", { type: "button" }, "Replay");
   const away = make("button", { type: "button", class: "danger" }, "Discard");
@@ -23,7 +25,7 @@ export function buried(left, queue, path, asked) {
   const on = make("button", { type: "button" }, "Next");
   const where = make("span", { class: "dim", role: "status" });
   const ids = (items) => ({ ids: items.map((item) => item.id) });
-  const picks = picker(changes, ["Replay", "", (items) => begin("replay", ids(items))], ["Discard", "danger", (items) => ifSure(`${whole.format(items.length)} messages`, ids(items))]);
+  const picks = picker(changes, ["Replay", "", (items) => begin("replay", ids(items))], ["Discard", "danger", (items) => ifSure("discard", `${whole.format(items.length)} messages`, ids(items))]);
   const list = table("Dead letters", [
     picks.column,
     text("Message", (item) => plain(item.id)),
@@ -46,7 +48,7 @@ export function buried(left, queue, path, asked) {
         cell.append(
           make("button", { type: "button", disabled: !changes.checked, "data-change": true, onclick: () => begin("replay", { ids: [item.id] }) }, "Replay this"),
           " ",
-          make("button", { type: "button", class: "danger", disabled: !changes.checked, "data-change": true, onclick: () => ifSure("this message", { ids: [item.id] }) }, "Discard this"),
+          make("button", { type: "button", class: "danger", disabled: !changes.checked, "data-change": true, onclick: () => ifSure("discard", "this message", { ids: [item.id] }) }, "Discard this"),
         ),
     },
   ]);
@@ -54,7 +56,7 @@ export function buried(left, queue, path, asked) {
   const nowhere = make("p", { role: "status" });
   const here = make(
     "div", {},
-    make("div", { class: "tools" }, make("label", {}, "Only with this text in the reason ", reason), make("label", {}, "Order ", order), all, away, look),
+    make("div", { class: "tools" }, make("label", {}, "Only with this text in the reason ", reason), make("label", {}, "Id or put id ", name), make("label", {}, "Order ", order), all, away, look),
     sure, picks.element, list.element, make("div", { class: "tools" }, back, on, where),
   );
   let places = [""]; // of this page and those before it
@@ -62,12 +64,12 @@ export function buried(left, queue, path, asked) {
   let loads = 0;
   const begin = (what, choice) => change(what === "replay" ? "replaying" : "discarding", () => ask("POST", `${path}/${what}`, choice));
   const chosen = () => (reason.value ? { reason: reason.value } : {});
-  const which = () => (reason.value ? `all messages with “${plain(reason.value, 80)}” in their reason` : "all messages");
+  const which = () => (reason.value ? `all messages with “${plain(reason.value, 80)}” in their reason` : `all ${whole.format(there)} messages`);
 
   const load = () =>
     change("loading dead letters", async () => {
       const mine = ++loads;
-      const query = new URLSearchParams({ after: places.at(-1), reason: reason.value, newest: order.value });
+      const query = new URLSearchParams({ after: places.at(-1), reason: reason.value, newest: order.value, ...(name.value.trim() ? { id: name.value.trim() } : {}) });
       if (order.value === "false") query.delete("newest");
       const answer = await ask("GET", `${path}/buried?${query}`).catch((error) => {
         if (error.status !== 404) throw error;
@@ -83,11 +85,11 @@ export function buried(left, queue, path, asked) {
       list.update(answer.messages.map((item) => [item.id, item]));
       back.disabled = places.length === 1;
       on.disabled = following === null;
-      put(on, reason.value && answer.messages.length < PAGE ? "Search further" : "Next");
+      put(on, (reason.value || name.value) && answer.messages.length < PAGE ? "Search further" : "Next");
       const first = (places.length - 1) * PAGE;
       const page = answer.messages.length ? `${whole.format(first + 1)} to ${whole.format(first + answer.messages.length)}` : "none";
-      const searched = `${whole.format(answer.messages.length)} of ${whole.format(answer.looked)} searched${following === null ? ", to the end" : ""}`;
-      put(where, (reason.value ? searched : page) + (answer.whole ? "" : ". Only the first are shown; actions apply to all"));
+      const searched = `${whole.format(answer.messages.length)} found in ${whole.format(answer.looked)}${following === null ? ", which are all" : ""}`;
+      put(where, (reason.value || name.value ? searched : page) + (answer.whole ? "" : ". Only the first are shown; actions apply to all"));
     });
   const restart = () => {
     places = [""];
@@ -97,10 +99,11 @@ export function buried(left, queue, path, asked) {
   // The second of two quick clicks comes before the page that tells what follows it.
   on.addEventListener("click", () => (following === null || places.push(following), (following = null), load()));
   reason.addEventListener("input", later(left, restart));
+  name.addEventListener("input", later(left, restart));
   order.addEventListener("change", restart);
   look.addEventListener("click", load);
-  all.addEventListener("click", () => begin("replay", chosen()));
-  away.addEventListener("click", () => ifSure(which(), chosen()));
+  all.addEventListener("click", () => ifSure("replay", which(), chosen()));
+  away.addEventListener("click", () => ifSure("discard", which(), chosen()));
 
   // Put to the queue where it failed under an id of its own, so that a second try after a failure adds nothing.
   function edited(item) {
@@ -112,36 +115,42 @@ export function buried(left, queue, path, asked) {
       change("returning a message", async () => {
         const where = `/v1/queues/${item.burial.queue.split("/").map(encodeURIComponent).join("/")}/messages/edited.${encodeURIComponent(item.id)}`;
         await ask("PUT", `${where}?create=false`, { body: text.value, headers: item.headers ?? {} }, "application/vnd.queuebell.message+json");
-        await ask("POST", `${path}/discard`, { ids: [item.id] });
+        await ask("DELETE", `${path}/messages/${encodeURIComponent(item.id)}?by=id`);
+        await load();
+        put(nowhere, `Message ${item.id} was returned to ${plain(item.burial.queue)} with this body.`);
       }),
     );
     return [make("h3", {}, "Change the body, and put it back; its attempts start at 1"), text, go];
   }
 
-  function ifSure(words, choice) {
+  function ifSure(what, words, choice) {
     const end = () => (sure.hidden = true);
-    const yes = make("button", { type: "button", class: "danger", onclick: () => (end(), begin("discard", choice)) }, "Discard for good");
+    const [does, does_it] = what === "replay" ? ["puts back", "Put them back"] : ["deletes", "Discard for good"];
+    const yes = make("button", { type: "button", class: what === "replay" ? "" : "danger", onclick: () => (end(), begin(what, choice)) }, does_it);
     const no = make("button", { type: "button", onclick: end }, "Keep");
-    sure.replaceChildren(`This deletes ${words}. `, yes, " ", no);
+    sure.replaceChildren(`This ${does} ${words}. `, yes, " ", no);
     sure.hidden = false;
     no.focus();
   }
 
   const arm = () => {
     all.disabled = away.disabled = !changes.checked;
-    for (const each of list.element.querySelectorAll("[data-change]")) each.disabled = !changes.checked;
+    for (const each of here.querySelectorAll("[data-change]")) each.disabled = !changes.checked;
   };
   changes.addEventListener("change", arm, { signal: left });
   arm();
-  let shown, running;
+  let there = 0;
+  let shown, ran;
   return {
     element: make("section", {}, make("h2", {}, "Dead letters"), told, nowhere, here),
     update(row, run) {
       const present = (row.visible ?? 0) + (row.leased ?? 0);
       put(told, run ? runSays(run) : "");
-      if (shown !== present || running !== run?.running) load();
+      there = present;
+      const runs = JSON.stringify(run); // a quick one is over before it is seen to run
+      if (shown !== present || ran !== runs) load();
       shown = present;
-      running = run?.running;
+      ran = runs;
     },
   };
 }
@@ -162,6 +171,7 @@ function whatFailed(item) {
     list.update([
       ["failed in", plain(burial.queue)],
       ["as message", plain(burial.id)],
+      ...(burial.key ? [["put under the id", plain(burial.key)]] : []),
       ["because", `${plain(burial.failure ?? "exhausted")}${burial.error ? `: ${plain(burial.error)}` : ""}`],
       ["by listener", plain(burial.listener ?? "unknown")],
       ["at", plain(burial.buried_at)],

@@ -1,7 +1,7 @@
 // What happens to the messages of a queue, or to one, while somebody watches: the bridge records nothing before.
 
 import { make, plain, put, span, table, text, whole } from "./parts.js";
-import { ask, change } from "./told.js";
+import { ask, poll } from "./told.js";
 
 const EVERY_MS = 1000;
 const KEPT = 200;
@@ -21,13 +21,16 @@ export function events(left, path, id = "") {
   let since = "";
   let timer = 0;
   const look = () =>
-    change("watching", async () => {
+    poll("watching", async () => {
       if (left.aborted || !element.open || !element.isConnected) return;
       timer = setTimeout(look, EVERY_MS);
-      if (document.hidden) return;
-      const query = new URLSearchParams({ after, ...(id ? { id } : {}) });
-      const answer = await ask("GET", `${path}/events?${query}`);
-      if (answer.since !== since) [found, since] = [[], answer.since];
+      const since_ = (number) => ask("GET", `${path}/events?${new URLSearchParams({ after: number, ...(id ? { id } : {}) })}`);
+      let answer = await since_(after);
+      if (answer.since !== since) {
+        // Another watch, whose numbers begin at 1: the bridge was started again, or nobody had asked for two minutes.
+        if (after) answer = await since_(0);
+        [found, since] = [[], answer.since];
+      }
       after = answer.last;
       found = [...found, ...answer.events].slice(-KEPT);
       // Since the event before of the same message, or of the queue.

@@ -4,7 +4,7 @@
 import { POISON } from "./buried.js";
 import { count, hrefOf, make, number, perSecond, plain, put, span as lasted, table, text, whole } from "./parts.js";
 import { draw } from "./plots.js";
-import { ask, change } from "./told.js";
+import { ask, poll } from "./told.js";
 
 const SPANS = { "5m": "5 minutes", "1h": "1 hour", "1d": "1 day", "7d": "7 days" };
 const clock = (at, step) => new Date(at).toLocaleString([], step < 900 ? { timeStyle: step < 60 ? "medium" : "short" } : { dateStyle: "short", timeStyle: "short" });
@@ -16,7 +16,7 @@ export function history(left, queue, path) {
   const charts = [
     bars("Handled each second", (row, step) => [(row.done ?? 0) / step, (row.failed ?? 0) / step], perSecond, ["done", "failed"]),
     bars("Put each second", (row, step) => [(row.put ?? 0) / step], perSecond, ["put"]),
-    bars("Most messages that waited", (row) => [row.waiting ?? 0], (value) => whole.format(Math.round(value)), ["waiting"]),
+    bars("Most messages that waited", (row) => [row.waiting ?? row.left ?? 0], (value) => whole.format(Math.round(value)), ["waiting"]),
     bars("From put to the first attempt", (row) => [mean(row)], lasted, ["on average"]),
   ];
   const failures = table("Failures", [
@@ -27,12 +27,12 @@ export function history(left, queue, path) {
       begin: (cell, item) => cell.append(queue.endsWith(POISON) ? plain(item.failure, 64) : make("a", { class: "text", href: `${hrefOf(queue + POISON)}?${new URLSearchParams({ reason: item.failure })}` }, plain(item.failure, 64))),
     },
     count("Failed attempts", (item) => whole.format(item.count)),
-    text("First", (item) => clock(item.first, 300)),
-    text("Last", (item) => clock(item.last, 300)),
+    text("First, within 5 min from", (item) => clock(item.first, 300)),
+    text("Last, within 5 min from", (item) => clock(item.last, 300)),
   ]);
   const failed = make("div", {}, make("h3", {}, "Failures by class"), failures.element);
   const marks = table("Marks", [
-    text("When", (item) => clock(item.at, 900)),
+    text("When", (item) => new Date(item.at).toLocaleString([], { dateStyle: "short", timeStyle: "medium" })),
     text("What", (item) => plain(item.what, 80)),
     text("By", (item) => plain(item.by ?? "", 80)),
   ]);
@@ -57,18 +57,18 @@ export function history(left, queue, path) {
   const load = () => {
     clearTimeout(timer);
     const mine = ++loads;
-    return change("showing the history", async () => {
+    return poll("showing the history", async () => {
       const past = await ask("GET", `${path}/history?span=${shown}`);
       if (mine !== loads || left.aborted) return; // a later one is on its way
       timer = setTimeout(again, 1000 * Math.max(5, past.step_s));
       const newest = Math.floor(Date.parse(past.now) / 1000 / past.step_s);
       for (const chart of charts) chart.update(past, newest);
       failed.hidden = !past.failures.length;
-      failures.update(classes(past.failures).map((item) => [item.failure, item]));
+      failures.update(classes(past.failures, past.since).map((item) => [item.failure, item]));
       marks.element.hidden = !past.marks.length;
       marks.update(past.marks.map((item, i) => [`${item.at} ${i}`, item]).reverse());
       rows.update(past.rows.map((item) => [item.at, { ...item, step: past.step_s }]).reverse());
-      put(told, `Since ${clock(past.since, 900)}; before, nothing is known. Steps of ${lasted(1000 * past.step_s)}.`);
+      put(told, !past.kept ? "No history is kept of this queue: nothing has happened, or 500 others are busier." : `Since ${clock(past.since, 900)}; before, nothing is known. Steps of ${lasted(1000 * past.step_s)}.`);
       const sum = (name) => past.rows.reduce((total, row) => total + (row[name] ?? 0), 0);
       const seconds = Math.max(0, Math.min((newest + 1) * past.step_s - Date.parse(past.since) / 1000, SECONDS[shown]));
       put(saved, `${number(sum("receives"))} receives and wakes with messages, ${number(sum("empty"))} of them empty; one worker that asks every second would have made ${whole.format(Math.round(seconds))} (computed).`);
@@ -91,13 +91,27 @@ const SECONDS = { "5m": 300, "1h": 3600, "1d": 86400, "7d": 604800 };
 const longest = (ms) => (ms === -1 ? "over 30 min" : ms ? lasted(ms) : "");
 
 // Each class once: how often, and when it was first and last seen.
-function classes(rows) {
+function classes(rows, since) {
   const found = new Map();
-  for (const { failure, at, count: more } of rows) {
+  for (const { failure, at: step, count: more } of rows) {
+    const at = step < since ? since : step; // a step begins before what happens in it
     const known = found.get(failure) ?? { failure, count: 0, first: at };
     found.set(failure, { ...known, count: known.count + more, last: at });
   }
   return [...found.values()].sort((one, other) => other.count - one.count);
+}
+
+// What was left at the end of a step waited until the next one with an event.
+function filled(past, newest, steps) {
+  const found = new Map(past.rows.map((row) => [Math.floor(Date.parse(row.at) / 1000 / past.step_s), row]));
+  const rows = [];
+  let left = 0;
+  for (let slot = newest - steps + 1; slot <= newest; slot += 1) {
+    const row = found.get(slot) ?? (left ? { at: new Date(1000 * slot * past.step_s).toISOString(), waiting: left } : null);
+    if (row) rows.push(row);
+    left = found.has(slot) ? (found.get(slot).left ?? 0) : left;
+  }
+  return rows;
 }
 
 // One bar for each step, two values on top of each other; a line where something was done to the queue or the bridge.
@@ -117,10 +131,11 @@ function bars(title, read, unit, names) {
       const steps = SECONDS[past.span] / past.step_s;
       const width = 300 / steps;
       const place = (at) => (Date.parse(at) / 1000 / past.step_s - newest + steps - 1) * width;
-      const values = past.rows.map((row) => read(row, past.step_s));
+      const shown = names[0] === "waiting" ? filled(past, newest, steps) : past.rows;
+      const values = shown.map((row) => read(row, past.step_s));
       const highest = Math.max(0, ...values.map((each) => each.reduce((sum, value) => sum + value, 0)));
       const parts = [draw("path", { class: "grid", d: "M0 2H300M0 50H300M0 98H300" })];
-      past.rows.forEach((row, i) => {
+      shown.forEach((row, i) => {
         let y = 98;
         values[i].forEach((value, which) => {
           const height = highest > 0 ? (96 * value) / highest : 0;

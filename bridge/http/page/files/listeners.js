@@ -34,7 +34,7 @@ export function listenersView(left) {
       title: "",
       begin(cell, item) {
         if (item.kind !== "listener" || !item.instance) return;
-        const drain = () => undoable(left, `worker ${plain(item.listener, 60)} is asked to stop once its handlers end`, "draining a worker", () => ask("POST", `/v1/listeners/drain?instance=${encodeURIComponent(item.instance)}`));
+        const drain = () => undoable(`worker ${plain(item.listener, 60)} is asked to stop once its handlers end`, "draining a worker", () => ask("POST", `/v1/listeners/drain?instance=${encodeURIComponent(item.instance)}`));
         cell.append(make("button", { type: "button", disabled: !changes.checked, "data-change": true, onclick: drain }, "Drain"));
       },
     },
@@ -83,6 +83,7 @@ function stateOf(item) {
   if (failing) return [`receives fail for ${span(1000 * failing.failing_s)}`, true];
   const hung = item.queues.reduce((all, each) => all + (each.hung ?? 0), 0);
   if (hung) return [`${whole.format(hung)} ${hung === 1 ? "slot is" : "slots are"} held by timed-out handlers`, true];
+  if (item.kind === "listener" && item.queues.length && item.queues.every((each) => each.capacity === 0)) return ["stopping once its handlers end", false];
   if (item.state && item.state !== "ok") return [plain(`${item.state}: ${item.detail ?? ""}`), true];
   const scaled = item.queues.map((each) => each.processes).find(Boolean);
   if (!scaled) return item.kind === "scaler" ? ["no report yet", false] : ["ok", false];

@@ -1,8 +1,9 @@
 // The messages of a queue, 32 at a time: those that wait, are delayed, or are at a worker; or one by its id. The bridge
 // is asked only when somebody asks: an open page costs a queue nothing. One is put, discarded, or all are.
 
+import { POISON } from "./buried.js";
 import { events } from "./events.js";
-import { count, later, make, picker, plain, put, span, table, text, whole } from "./parts.js";
+import { count, hrefOf, later, make, picker, plain, put, span, table, text, whole } from "./parts.js";
 import { ask, change, changes, undoable } from "./told.js";
 
 const STATES = { waiting: "Waiting", later: "Later", running: "Running" };
@@ -80,10 +81,16 @@ export function messages(left, queue, path) {
     const mine = ++loads;
     for (const [, tab] of tabs) tab.ariaPressed = "false";
     change("finding a message", async () => {
-      const found = await ask("GET", `${path}/messages/${encodeURIComponent(id.value.trim())}`).catch(refused);
+      let found = await ask("GET", `${path}/messages/${encodeURIComponent(id.value.trim())}`).catch(refused);
+      const poison = queue + POISON;
+      if (found.why && found.gone) {
+        const letter = await buriedAs(poison, id.value.trim());
+        if (letter) found = { why: "It is a dead letter.", link: make("a", { href: `${hrefOf(poison)}?${new URLSearchParams({ id: letter.id })}` }, "Why, and what to do") };
+      }
       if (mine !== loads || left.aborted) return;
       on.hidden = back.hidden = true;
       say(found.why ? [] : [found], found.why ?? "");
+      if (found.link) told.append(" ", found.link);
     });
   });
 
@@ -97,17 +104,18 @@ export function messages(left, queue, path) {
 
   const discard = (items) => {
     const words = items.length === 1 ? `message ${plain(items[0].key ?? items[0].id, 60)} is` : `${whole.format(items.length)} messages are`;
-    undoable(left, `${words} discarded`, "discarding messages", async () => {
+    undoable(`${words} discarded`, "discarding messages", async () => {
       let done = 0;
       for (const item of items) {
         // Handled meanwhile, or at a worker: the others go all the same.
-        const gone = await ask("DELETE", `${path}/messages/${encodeURIComponent(item.id)}`).catch((error) => {
+        const gone = await ask("DELETE", `${path}/messages/${encodeURIComponent(item.id)}?by=id`).catch((error) => {
           if (error.status !== 404 && error.status !== 409) throw error;
           return error;
         });
         done += gone === null;
       }
       put(did, `Discarded ${whole.format(done)} of ${whole.format(items.length)}; what was handled meanwhile, or is at a worker, is not among them.`);
+      if (left.aborted) return;
       if (shown) load(places);
       else list.element.hidden = true;
     });
@@ -120,14 +128,16 @@ export function messages(left, queue, path) {
   const form = make("form", {}, body, make("div", { class: "tools" }, make("label", {}, "Id, to put it once ", named), make("label", {}, "Delay in seconds ", wait), send));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
+    send.disabled = true; // until it is answered: a second click puts nothing
     change("putting a message", async () => {
+      put(did, "");
       const message = { body: body.value, visible_after_ms: Math.round(1000 * wait.valueAsNumber || 0) };
       const answer = named.value.trim()
         ? await ask("PUT", `${path}/messages/${encodeURIComponent(named.value.trim())}`, message, "application/vnd.queuebell.message+json")
         : await ask("POST", `${path}/messages`, { messages: [message] });
-      put(did, answer ? `Put message ${answer.messages[0].id}.` : "This id was put before: nothing has changed.");
+      put(did, answer ? `Put message ${answer.messages[0].id}.` : "This id was put before, and stays used for a while: nothing has changed.");
       if (shown) load(places);
-    });
+    }).finally(arm);
   });
 
   const sure = make("div", { class: "card", hidden: true });
@@ -166,7 +176,13 @@ export function messages(left, queue, path) {
 // What a store cannot show, or what is not there, is said where the messages would be.
 function refused(error) {
   if (error.status !== 404 && error.status !== 501) throw error;
-  return { messages: [], why: `${plain(error.message)}.` };
+  return { messages: [], why: `${plain(error.message)}.`, gone: error.status === 404 };
+}
+
+// The dead letter that a message became, by the id or the put id that it had; null if it is none, or not to be seen.
+async function buriedAs(poison, name) {
+  const path = `/v1/queues/${poison.split("/").map(encodeURIComponent).join("/")}/buried?${new URLSearchParams({ id: name })}`;
+  return (await ask("GET", path).catch(() => null))?.messages[0] ?? null;
 }
 
 function inside(item) {

@@ -63,7 +63,7 @@ export function queueView(left, queue, asked) {
     text("How", (item) => plain(item.detail), { name: true }),
   ]);
   const pause = make("button", { type: "button", disabled: true }, "Pause");
-  const graves = buried(left, queue, path, asked.get("reason") ?? "");
+  const graves = buried(left, queue, path, asked);
   const past = history(left, queue, path);
   const held = queue.endsWith(POISON) ? [] : [messages(left, queue, path).element];
   const plots = make("div", { class: "plots" }, flow.element, depth.element, handling.element, beforehand.element);
@@ -79,7 +79,12 @@ export function queueView(left, queue, asked) {
   let paused, before;
   const arm = () => (pause.disabled = !changes.checked || paused === undefined);
   changes.addEventListener("change", arm, { signal: left });
-  pause.addEventListener("click", () => change(paused ? "resuming" : "pausing", () => ask("POST", `${path}/${paused ? "resume" : "pause"}`)));
+  pause.addEventListener("click", () =>
+    change(paused ? "resuming" : "pausing", async () => {
+      await ask("POST", `${path}/${paused ? "resume" : "pause"}`);
+      past.open();
+    }),
+  );
   watch(`${path}/watch`, (view) => {
     const { row, state: stood, explained } = view;
     if (!row) {

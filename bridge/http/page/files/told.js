@@ -61,28 +61,36 @@ export async function change(what, doIt) {
   }
 }
 
-// What cannot be taken back is done 8 s later, at once when the view is left, and not at all when the tab is closed.
+// As `change`, but for what asks by itself: what failed before stays to be read.
+export async function poll(what, doIt) {
+  try {
+    await doIt();
+  } catch (error) {
+    put(said, `${what} failed: ${error.message}`);
+  }
+}
+
+// What cannot be taken back is done 8 s later, on whatever view, and not at all when the tab is closed, or changes are
+// not allowed any more.
 const UNDO_MS = 8000;
 const undoing = document.getElementById("undoing");
-let pending = () => {};
+let pending = null; // the words of what is to be done, and how to do it now
 
-export function undoable(left, words, what, doIt) {
-  pending();
-  const end = new AbortController();
-  const now = () => {
-    if (end.signal.aborted) return;
-    stop();
-    change(what, doIt);
-  };
+export function undoable(words, what, doIt) {
+  if (pending?.words === words) return; // the second of two quick clicks
+  pending?.now();
   const timer = setTimeout(now, UNDO_MS);
+  const mine = (pending = { words, now });
   function stop() {
-    end.abort();
     clearTimeout(timer);
-    pending = () => {};
+    if (pending !== mine) return false;
+    pending = null;
     undoing.replaceChildren();
+    return true;
   }
-  pending = now;
-  left.addEventListener("abort", now, { signal: end.signal });
+  function now() {
+    if (stop() && changes.checked) change(what, doIt);
+  }
   undoing.replaceChildren(`In ${UNDO_MS / 1000} seconds ${words}. `, make("button", { type: "button", onclick: stop }, "Undo"));
 }
 

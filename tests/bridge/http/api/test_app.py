@@ -240,7 +240,15 @@ async def test_one_message_is_discarded_unless_a_worker_has_it(served: Served) -
     for target, code in (("late", "message_not_found"), ("waits?x=1", "bad_parameter"), ("%20", "bad_parameter")):
         assert (await served.ask("DELETE", f"/v1/queues/a/b/messages/{target}")).code == code
     assert (await served.ask("DELETE", "/v1/queues/a/none/messages/late")).code == "queue_not_found"
-    assert (await served.ask("GET", "/v1/queues/a/b")).json["depth"] == {"visible": 0, "invisible": 1}
+    (waits,) = (await served.ask("GET", "/v1/queues/a/b/peek?state=running")).json["messages"]
+    await served.ask("PUT", f"/v1/queues/a/b/messages/{waits['id']}", b"x")
+    for query, code in (("", "bad_parameter"), ("?by=key", "bad_parameter"), ("?by=id", "conflict")):
+        assert (await served.ask("DELETE", f"/v1/queues/a/b/messages/{waits['id']}{query}")).code == code
+    await served.ask("DELETE", "/v1/queues/a/b/messages")
+    await served.ask("PUT", "/v1/queues/a/b/messages/0000000000000099", b"x")
+    gone = await served.ask("DELETE", "/v1/queues/a/b/messages/0000000000000099?by=id")
+    assert gone.code == "message_not_found"
+    assert (await served.ask("GET", "/v1/queues/a/b")).json["depth"] == {"visible": 1, "invisible": 0}
 
 
 async def test_a_queue_has_a_history(served: Served) -> None:
@@ -267,7 +275,15 @@ async def test_a_queue_is_watched(served: Served) -> None:
     await served.ask("DELETE", "/v1/queues/a/b/messages/two")
     found = (await served.ask("GET", "/v1/queues/a/b/events?after=0")).json
     assert [(each["n"], each["what"]) for each in found["events"]] == [(1, "put"), (2, "discarded")]
-    assert (await served.ask("GET", "/v1/queues/a/b/events?id=two")).json["events"] == [found["events"][1]]
+    assert (await served.ask("GET", "/v1/queues/a/b/events?id=two")).json["events"] == found["events"]
+    leased = (await served.ask("POST", "/v1/queues/a/b/receive", b"{}", media=JSON)).json["messages"][0]["id"]
+    for name in ("one", leased):
+        (event,) = (await served.ask("GET", f"/v1/queues/a/b/events?id={name}")).json["events"]
+        assert (event["what"], event["id"]) == ("received", leased)
+    for number in range(10):
+        await served.ask("PUT", f"/v1/queues/a/w{number}")
+        reply = await served.ask("GET", f"/v1/queues/a/w{number}/events")
+    assert reply.code == "too_many_requests"
     for target, code in (("none/events", "queue_not_found"), ("b/events?after=x", "bad_parameter")):
         assert (await served.ask("GET", f"/v1/queues/a/{target}")).code == code
 

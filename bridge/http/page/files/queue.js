@@ -95,7 +95,10 @@ export function queueView(left, queue, asked) {
     known.hidden = false;
     put(trouble, row.trouble ? plain(row.trouble) : "");
     aloud.say(row.trouble ? plain(row.trouble) : "");
-    put(summary, plain(explained.summary));
+    // Dead letters wait for a person: without a supervisor there is nothing to say of workers.
+    const alone = queue.endsWith(POISON) && !explained.sessions.length;
+    way.element.hidden = alone;
+    put(summary, alone ? "" : plain(explained.summary));
     way.update(view);
     paused = row.paused;
     put(pause, paused ? "Resume" : "Pause");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,6 +23,7 @@ from queuebell.bridge.contract.errors import (
     UnknownOutcome,
     Unsupported,
 )
+from queuebell.bridge.contract.wire import Drain, Hello, Subscription
 from queuebell.bridge.http.api import queues
 from queuebell.bridge.http.api.routes import Unread, refusal_of
 from queuebell.bridge.queues.embedded import engine
@@ -286,6 +288,21 @@ async def test_a_queue_is_watched(served: Served) -> None:
     assert reply.code == "too_many_requests"
     for target, code in (("none/events", "queue_not_found"), ("b/events?after=x", "bad_parameter")):
         assert (await served.ask("GET", f"/v1/queues/a/{target}")).code == code
+
+
+async def test_only_a_worker_that_knows_how_is_drained(served: Served) -> None:
+    """One of an older version would connect again, and a scaler ends by itself."""
+    kinds: tuple[dict[str, Any], ...] = ({}, {"kind": "scaler"}, {"drains": True})
+    for number, more in enumerate(kinds):
+        link = await served.bridge.local_channel().connect()
+        link.send(Hello(f"{number}" * 32, "one", [Subscription("a/b", 1, own=True)], **more))
+    for number, code in ((0, "conflict"), (1, "conflict"), (3, "not_found")):
+        reply = await served.ask("POST", f"/v1/listeners/drain?instance={f'{number}' * 32}")
+        assert reply.code == code
+    assert (await served.ask("POST", f"/v1/listeners/drain?instance={'2' * 32}")).status == 204
+    while not isinstance(frame := await link.receive(), Drain):
+        assert frame is not None
+    assert frame.worker
 
 
 async def test_messages_are_searched(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,9 +33,9 @@ export function messages(left, queue, path) {
       },
     },
     text("State", (item) => STATES[item.state] ?? plain(item.state)),
-    count("For another", (item) => span(item.visible_in_ms), { rest: true }),
+    count("Delay or lease left", (item) => span(item.visible_in_ms), { rest: true }),
     count("Attempts", (item) => whole.format(item.dequeue_count)),
-    text("Put at", (item) => plain(item.inserted_at), { rest: true }),
+    text("Put at", (item) => new Date(item.inserted_at).toLocaleString([], { dateStyle: "short", timeStyle: "medium" }), { rest: true }),
     text("Body", (item) => plain(item.body ?? "bytes", 60), { name: true }),
     {
       title: "",
@@ -121,11 +121,11 @@ export function messages(left, queue, path) {
     });
   };
 
-  const body = make("textarea", { "aria-label": "Body of the message", spellcheck: "false" });
+  const body = make("textarea", { spellcheck: "false" });
   const named = make("input", { maxlength: "128", spellcheck: "false" });
   const wait = make("input", { type: "number", min: "0", max: "604800", value: "0" });
   const send = make("button", { "data-change": true }, "Put");
-  const form = make("form", {}, body, make("div", { class: "tools" }, make("label", {}, "Id, to put it once ", named), make("label", {}, "Delay in seconds ", wait), send));
+  const form = make("form", {}, make("label", {}, "Body", body), make("div", { class: "tools" }, make("label", {}, "Id, if it must not be put twice ", named), make("label", {}, "Delay in seconds ", wait), send));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     send.disabled = true; // until it is answered: a second click puts nothing

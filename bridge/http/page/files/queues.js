@@ -54,7 +54,7 @@ export function queuesView(left, asked) {
       count("Oldest", (item) => span(item.waiting_ms)),
       count("Running", (item) => some(number(item.leased, item.at_least)), { sort: "leased" }),
       count("Longest handler", (item) => span(item.running_ms), { rest: true }),
-      count("Done", (item) => (rateOf(item, 2) ? perSecond(rateOf(item, 2)) : "")),
+      count("Done each second", (item) => (rateOf(item, 2) ? perSecond(rateOf(item, 2)) : "")),
       count("Failed (5 min)", (item) => some(whole.format(item.failed_5m ?? 0))),
       { title: "Dead letters", number: true, sort: "buried", show: dead },
       count("Workers", (item) => some(whole.format(item.listeners)), { sort: "listeners" }),
@@ -85,7 +85,8 @@ export function queuesView(left, asked) {
     for (const [only, chip] of chips) chip.ariaPressed = String(only === wanted.only);
     // In the address is what differs from the first view, for a reload and for somebody else.
     const differs = Object.entries(wanted).filter(([name, value]) => String(value) !== FIRST[name]);
-    history.replaceState(null, "", `#/${differs.length ? `?${new URLSearchParams(differs)}` : ""}`);
+    const to = differs.length ? `?${new URLSearchParams(differs)}` : "";
+    if (to || location.hash.includes("?")) history.replaceState(null, "", `#/${to}`);
     watch(`/v1/watch?${new URLSearchParams(wanted)}`, (view) => {
       for (const row of view.rows) {
         const known = each.get(row.queue) ?? { rate: between() };

@@ -260,33 +260,73 @@ class History:
         self._others: dict[str, int] = {}
         self._review_at = clock() + _REVIEW_S
         self._marks: deque[tuple[float, str, str]] = deque(maxlen=MARKS_MAX)
+        self._on: dict[type[Fact], Callable[[Any], None]] = {
+            QueueMoved: self._moved,
+            ReceivesTold: self._told,
+            JobsTold: self._ended,
+            SessionOpened: self._came,
+            SessionClosed: self._went,
+        }
 
     def __call__(self, fact: Fact) -> None:
         """Count one fact."""
-        count = _COUNTED.get(type(fact))
-        if count is None:
-            if isinstance(fact, SessionOpened):
-                self._sessions[fact.session] = queues = tuple(self._queues_of(fact.session))
-                self._mark_all(queues, f"worker {fact.listener} came")
-            elif isinstance(fact, SessionClosed):
-                self._mark_all(self._sessions.pop(fact.session, ()), f"worker {fact.listener} went: {fact.reason}")
-            return
-        now, queue = self._clock(), fact.queue  # type: ignore[attr-defined]
+        on = self._on.get(type(fact))
+        if on is not None:
+            on(fact)
+
+    def _came(self, fact: SessionOpened) -> None:
+        self._sessions[fact.session] = queues = tuple(self._queues_of(fact.session))
+        self._mark_all(queues, f"worker {fact.listener} came")
+
+    def _went(self, fact: SessionClosed) -> None:
+        self._mark_all(self._sessions.pop(fact.session, ()), f"worker {fact.listener} went: {fact.reason}")
+
+    def _moved(self, fact: QueueMoved) -> None:
+        # No history for each queue that a bridge finds at its start.
+        row = self._row(fact.queue, new=bool(fact.put or fact.receives))
+        if row is not None:
+            row[_PUT] += fact.put
+            row[_RECEIVES] += fact.receives
+            row[_EMPTY] += fact.empty
+            row[_WAITING] = max(row[_WAITING], fact.visible)
+            row[_LEFT] = fact.visible
+
+    def _told(self, fact: ReceivesTold) -> None:
+        row = self._row(fact.queue)
+        if row is not None:
+            row[_RECEIVES] += fact.found + fact.empty
+            row[_EMPTY] += fact.empty
+
+    def _ended(self, fact: JobsTold) -> None:
+        row, more = self._row(fact.queue), fact.more
+        if row is not None:
+            row[_DONE] += more.outcomes.get("done", 0)
+            row[_FAILED] += sum(more.failures.values())
+            row[_DEAD] += more.outcomes.get("buried", 0)
+            row[_STARTED] += sum(more.waiting.counts)
+            row[_WAITED_MS] += more.waiting.total_ms
+            row[_HANDLING_MS] += more.handling.total_ms
+            row[_LONGEST_MS] = max(row[_LONGEST_MS], _longest_ms(more.waiting))
+        if more.failures:
+            now = self._clock()
+            self._all.at(now // _STEP_S)[_FAILED] += sum(more.failures.values())
+            if row is not None:
+                self._queues[fact.queue].fail(now, more.failures)
+
+    def _row(self, queue: str, *, new: bool = True) -> list[float] | None:
+        """Return the row of the current 5 seconds, to be added to; None of a queue without a history."""
+        now = self._clock()
         if not now < self._review_at <= now + _REVIEW_S:  # also where the clock was put back
             self._choose(now)
         past = self._queues.get(queue)
-        if past is None and not (isinstance(fact, QueueMoved) and not fact.put and not fact.receives):
-            past = self._new(queue, now)  # not for each queue that a bridge finds at its start
+        if past is None and new:
+            past = self._new(queue, now)
+        if past is None:
+            return None
+        self.changed = True
+        past.events += 1
         slot = now // _STEP_S
-        failures = fact.more.failures if isinstance(fact, JobsTold) else None
-        if failures:
-            count(self._all.at(slot), fact)
-        if past is not None:
-            self.changed = True
-            past.events += 1
-            count(past.current if slot == past.slot else past.at(slot), fact)
-            if failures:
-                past.fail(now, failures)
+        return past.current if slot == past.slot else past.at(slot)
 
     def mark(self, what: str, by: str = "", queue: str = "") -> None:
         """Record what was done to a queue, or to the bridge, which every queue's history shows."""
@@ -384,37 +424,6 @@ class History:
         self._others.clear()
         for past in self._queues.values():
             past.events = 0
-
-
-def _moved(row: list[float], fact: QueueMoved) -> None:
-    row[_PUT] += fact.put
-    row[_RECEIVES] += fact.receives
-    row[_EMPTY] += fact.empty
-    row[_WAITING] = max(row[_WAITING], fact.visible)
-    row[_LEFT] = fact.visible
-
-
-def _told(row: list[float], fact: ReceivesTold) -> None:
-    row[_RECEIVES] += fact.found + fact.empty
-    row[_EMPTY] += fact.empty
-
-
-def _ended(row: list[float], fact: JobsTold) -> None:
-    more = fact.more
-    row[_DONE] += more.outcomes.get("done", 0)
-    row[_FAILED] += sum(more.failures.values())
-    row[_DEAD] += more.outcomes.get("buried", 0)
-    row[_STARTED] += sum(more.waiting.counts)
-    row[_WAITED_MS] += more.waiting.total_ms
-    row[_HANDLING_MS] += more.handling.total_ms
-    row[_LONGEST_MS] = max(row[_LONGEST_MS], _longest_ms(more.waiting))
-
-
-_COUNTED: Final[dict[type[Fact], Callable[[list[float], Any], None]]] = {
-    QueueMoved: _moved,
-    ReceivesTold: _told,
-    JobsTold: _ended,
-}
 
 
 def _longest_ms(spread: Spread) -> float:

@@ -205,6 +205,8 @@ def run(args: argparse.Namespace) -> int:
     settings = client_settings(args)
     # A bridge without a store means the queue service of that bridge.
     unnamed = args.store is None and settings.store == DEFAULT_BRIDGE
+    if args.store is None and args.bridge is not None and args.action not in _PUTS:
+        unnamed = True  # the command line's bridge counts more than a store of the environment or a file
     url = settings.bridge if unnamed and settings.bridge.startswith("http") else settings.store
     if url.startswith(_LOCAL_SCHEMES):
         raise ConfigurationError("store: this command never opens a data file: run 'queuebell serve' and name its URL")

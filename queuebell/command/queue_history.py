@@ -32,7 +32,11 @@ def run(args: argparse.Namespace) -> int:
         status, told = client.get(f"/v1/queues/{quote(queue)}/history?span={args.span}")
     if status == _NOT_FOUND and (refused := client.refusal(told)):
         older = refused.get("code") == "not_found"
-        why = "has an older version, which keeps no history" if older else f"does not know {queue}"
+        why = (
+            "has an older version, which keeps no history"
+            if older
+            else f"does not know {queue}: put to it, or create it"
+        )
         print(f"queuebell queue: the bridge at {client.url} {why}", file=sys.stderr)
         return 1
     if status != OK:
@@ -52,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
         counts[failure.failure] += failure.count
     for name, count in counts.most_common():
         times = [each.at for each in past.failures if each.failure == name]
-        print(plain(f"failed with {name}: {count} attempts, from {times[0]} to {times[-1]}"))
+        first, last = max(times[0], past.since), max(times[-1], past.since)
+        print(
+            plain(f"failed with {name}: {count} attempts, in the 5 minutes from {first}, and last in those from {last}")
+        )
     for mark in past.marks:
         print(plain(f"{mark.at} {mark.what}" + (f" by {mark.by}" if mark.by else "")))
     return 0

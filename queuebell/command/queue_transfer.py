@@ -20,7 +20,7 @@ from typing import IO, Any, Final, TypedDict
 import msgspec
 
 from queuebell.bridge.contract.address import is_http
-from queuebell.bridge.contract.burial import Burial, Moment, opened
+from queuebell.bridge.contract.burial import Burial, Moment, opened, write_burial
 from queuebell.bridge.contract.decode_errors import in_plain_words
 from queuebell.bridge.contract.errors import BadInput, NotAllowed, QueueNotFound, Unsupported
 from queuebell.bridge.contract.names import POISON_SUFFIX
@@ -29,6 +29,7 @@ from queuebell.bridge.producer.partitions import PartitionedQueue
 from queuebell.bridge.producer.publishing_queue import PublishingQueue
 from queuebell.bridge.queues.base import (
     BATCH_MAX,
+    BODY_BYTES_MAX,
     NEVER,
     TTL_S_MAX,
     Claim,
@@ -62,7 +63,10 @@ EACH_ONCE: Final = 256
 
 
 class Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """One message of an export; an import ignores the id, the put's dates and the record of a burial."""
+    """One message of an export.
+
+    An import ignores the id and the put's dates; the record of a burial is for poison queues only.
+    """
 
     body: str | None = None
     body_base64: str | None = None
@@ -142,23 +146,31 @@ async def peek(store: QueueStore, args: argparse.Namespace) -> int:
 
 async def show(store: QueueStore, args: argparse.Namespace) -> int:
     """Write one message by its id, or the id under which it was put, and where it is; 1 if there is none."""
-    bridge = _of_a_bridge(store)
-    found = await bridge.look(args.queue, args.id) or await _dead_letter_of(bridge, args.queue, args.id)
+    bridge, where = _of_a_bridge(store), ""
+    found = await bridge.look(args.queue, args.id)
+    if found is None and (found := await _dead_letter_of(bridge, args.queue, args.id)) is not None:
+        where = f"in {_poison_of(args.queue)}: "
     if found is None:
-        text = f"{args.queue} has no message {tamed(args.id.encode())}: it was handled, deleted, or it expired"
+        text = (
+            f"{args.queue} has no message {tamed(args.id.encode())}: it was handled, deleted, moved under another id, "
+            "or it expired, or there never was one"
+        )
         print_json({"error": text}) if args.json else print(text, file=sys.stderr)
         return 1
     if not args.json:
         till = "" if found.due_in_ms is None else f", for another {found.due_in_ms / 1000:.1f} s"
         message, (burial, _) = found.message, opened(found.message.body)
-        print(f"{found.state}{till}; attempts: {message.dequeue_count}; put at {message.inserted_at.isoformat()}")
+        print(
+            f"{where}{found.state}{till}; attempts: {message.dequeue_count}; put at {message.inserted_at.isoformat()}"
+        )
         print(f"id: {message.id}" + (f"; put under: {message.key}" if message.key else ""))
         if message.expires_at is not None:
             print(f"expires at {message.expires_at.isoformat()}")
         if burial is not None:
             print(f"failed as message {burial.id}" + (f", put under {burial.key}" if burial.key else ""))
             why = tamed(burial.reason.encode("utf-8", "replace"))
-            print(f"dead letter of {burial.queue} after {burial.attempts} attempts: {why}")
+            times = "1 attempt" if burial.attempts == 1 else f"{burial.attempts} attempts"
+            print(f"dead letter of {burial.queue} after {times}: {why}")
         for name, value in message.headers.items():
             print(f"{name}: {tamed(value.encode())}")
         print(flush=True)
@@ -166,9 +178,13 @@ async def show(store: QueueStore, args: argparse.Namespace) -> int:
     return 0
 
 
+def _poison_of(queue: str) -> str:
+    return queue if queue.endswith(POISON_SUFFIX) else queue + POISON_SUFFIX
+
+
 async def _dead_letter_of(bridge: HttpStore, queue: str, name: str) -> Looked | None:
     """Return the dead letter that a message became, by the id that it had, or that of its put."""
-    poison, after = queue if queue.endswith(POISON_SUFFIX) else queue + POISON_SUFFIX, ""
+    poison, after = _poison_of(queue), ""
     for _ in range(_SEARCHES):
         try:
             page = await bridge.browse(poison, "waiting", BATCH_MAX, after, contains=name)
@@ -186,15 +202,24 @@ async def _dead_letter_of(bridge: HttpStore, queue: str, name: str) -> Looked | 
 async def discard(store: QueueStore, args: argparse.Namespace) -> int:
     """Delete messages by their ids, or those under which they were put; 1 if one of them stays or is gone."""
     bridge, done = _of_a_bridge(store), 0
+    left: dict[str, str] = {}
     try:
         for id_ in args.ids:
             if deleted := await bridge.discard(args.queue, id_):
                 done += 1
-            elif not args.json:
-                why = "is gone" if deleted is None else "is at a worker, which decides about it: it stays"
+            else:
+                why = "is at a worker, which decides about it: it stays"
+                if deleted is None:
+                    why = "is gone"
+                    if (letter := await _dead_letter_of(bridge, args.queue, id_)) is not None:
+                        why = f"is a dead letter: queuebell queue discard {_poison_of(args.queue)} {letter.message.id}"
+                left[id_] = why
                 print(f"{args.queue}: message {tamed(id_.encode())} {why}", file=sys.stderr)
     finally:
-        print_json({"queue": args.queue, "discarded": done}) if args.json else print(f"{args.queue}: discarded {done}")
+        if args.json:
+            print_json({"queue": args.queue, "discarded": done, "left": left})
+        else:
+            print(f"{args.queue}: discarded {done}")
     return 0 if done == len(args.ids) else 1
 
 
@@ -548,6 +573,12 @@ def _message(raw: bytes, number: int, queue: str) -> tuple[str, NewMessage] | No
         raise BadInput("bad_json", f"line {number}: not a message: {in_plain_words(error, Line)}") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise BadInput("bad_json", f"line {number}: not a message: {error}") from None
+    if line.burial is not None and queue.endswith(POISON_SUFFIX):
+        # As `peek --json` shows a dead letter; in another queue it is an ordinary message.
+        packed = write_burial(line.burial, body, BODY_BYTES_MAX)
+        if packed is None:
+            raise BadInput("message_too_large", f"line {number}: a dead letter that is too large with its facts")
+        body = packed
     ttl = NEVER if line.ttl_s is None else line.ttl_s
     if line.expires_at is not None and line.ttl_s is None:
         ttl = int((line.expires_at - datetime.datetime.now(datetime.UTC)).total_seconds())

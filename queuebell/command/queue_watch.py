@@ -36,7 +36,11 @@ def run(args: argparse.Namespace) -> int:
             status, told = client.get(f"/v1/queues/{quote(queue)}/events?after={after}&id={quote(args.id, safe='')}")
         if status == _NOT_FOUND and (refused := client.refusal(told)):
             older = refused.get("code") == "not_found"
-            why = "has an older version, which records no events" if older else f"does not know {queue}"
+            why = (
+                "has an older version, which records no events"
+                if older
+                else f"does not know {queue}: put to it, or create it"
+            )
             print(f"queuebell queue: the bridge at {client.url} {why}", file=sys.stderr)
             return 1
         if status != OK:
@@ -44,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
         found = client.understood(told, Events)
         if found.since != since:
             if not args.json:
-                print(f"{queue}: watched since {found.since}; Ctrl-C ends this", file=sys.stderr)
+                ends = "" if args.once else "; Ctrl-C ends this"
+                print(f"{queue}: watched since {found.since}{ends}", file=sys.stderr)
             again, since = bool(since), found.since
             if again:  # Another watch: the bridge was started again, or nobody had asked for ten minutes.
                 after = 0

@@ -536,7 +536,7 @@ def _contains(message: StoredMessage, text: str) -> bool:
 
 
 def _gone() -> Refusal:
-    return Refusal("message_not_found", "there is no such message: it was handled, deleted, or it expired")
+    return Refusal("message_not_found", "there is no such message: it was handled, deleted or moved, or it expired")
 
 
 def _seen(message: StoredMessage, state: MessageState, due_in_ms: int | None) -> Message:

@@ -156,7 +156,8 @@ def test_messages_are_shown_where_they_are(bridge: Serving) -> None:
     gone = json.loads(
         bridge.client("queue", "discard", "where/q", "order-7", "order-8", leased["id"], "--json", code=1)
     )
-    assert gone == {"queue": "where/q", "discarded": 1}
+    stays = "is at a worker, which decides about it: it stays"
+    assert gone == {"queue": "where/q", "discarded": 1, "left": {"order-8": "is gone", leased["id"]: stays}}
     assert bridge.client("queue", "depth", "where/q") == "where/q: 1 visible, 1 invisible\n"
 
 
@@ -174,7 +175,19 @@ def test_a_message_that_became_a_dead_letter_is_shown(bridge: Serving, tmp_path:
         shown = bridge.client("queue", "show", queue, "order-1")
         assert "failed as message 0000000000000001, put under order-1\n" in shown
         assert "dead letter of grave/x after 5 attempts: no price 1\n" in shown and shown.endswith("body\n")
+        assert shown.startswith("in grave/x-poison: waiting")
         bridge.client("queue", "show", queue, "order-3", code=1)
+        (why,) = json.loads(bridge.client("queue", "discard", queue, "order-1", "--json", code=1))["left"].values()
+    lines = bridge.client("queue", "peek", "grave/x-poison", "--json")
+    bridge.client("queue", "import", "grave/y-poison", stdin=lines.encode())
+    bridge.client("queue", "import", "grave/y", stdin=lines.encode())
+    assert [json.loads(line)["burial"] for line in lines.splitlines()] == [
+        json.loads(line)["burial"] for line in bridge.client("queue", "peek", "grave/y-poison", "--json").splitlines()
+    ]
+    assert bridge.client("queue", "peek", "grave/y") == "body\n" * 3
+    *words, letter = why.partition("queuebell ")[2].split()
+    bridge.client(*words, letter)
+    bridge.client("queue", "show", "grave/x", "order-1", code=1)
 
 
 def test_the_history_of_a_queue_is_shown(bridge: Serving) -> None:

@@ -222,12 +222,14 @@ async def store_killed(site: Site) -> None:
             # A scaler may count at any moment and find the message before its trigger; a worker would have it then.
             counted, bodies = step == STORE_STEPS[0], list[str]()
             while not bodies:
+                # The store may have died of a worker that was started before: that one needs a store to end.
+                await site.store.kill()
+                site.store = await site.serve(data="store", port=site.store.port)
                 await ground.until_nobody()
                 await site.store.kill()
                 site.store = await site.serve(data="store", port=site.store.port, launcher=(*INSIDE, "exit", step))
                 if not counted:
                     site.store.signal(signal.SIGUSR1)
-                # None if a worker that had just been started came first.
                 bodies = await site.try_put(1)
             if counted:
                 site.store.signal(signal.SIGUSR1)

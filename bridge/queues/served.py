@@ -7,10 +7,22 @@ Kept by the embedded store (`queuebell.bridge.queues.embedded.store`), and by a 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Coroutine, Sequence
-from typing import Any, Concatenate, Generic, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    runtime_checkable,
+)
 
 from queuebell.bridge.contract.errors import QueueNotFound, StoreUnavailable
 from queuebell.bridge.contract.names import POISON_SUFFIX, parse_reference
+from queuebell.bridge.observe.swallowed import swallowing
 from queuebell.bridge.queues import limits
 from queuebell.bridge.queues.base import (
     AsyncConnection,
@@ -34,6 +46,8 @@ from queuebell.bridge.queues.checked import missing_from
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+RECORDING: Final = "the record of a queue's events"
 
 
 class Stamped(NamedTuple, Generic[T]):
@@ -106,7 +120,7 @@ class Identified(Protocol):
 
 
 class Recorder(Protocol):
-    """Records the events of watched queues; its calls are short and do not raise."""
+    """Records the events of watched queues; its calls are short, and an exception of one costs its events only."""
 
     @property
     def watched(self) -> Container[str]:
@@ -224,7 +238,8 @@ class ServedStore(PutOnceStore, Protocol):
     ) -> None:
         recorder = self.recorder
         if recorder is not None and (queue in recorder.watched or queue.endswith(POISON_SUFFIX)):
-            recorder.put(queue, messages, receipts, key)
+            with swallowing(RECORDING):  # The messages are stored: an error would have them put twice.
+                recorder.put(queue, messages, receipts, key)
 
     async def put_once(
         self, queue: str, key: str, body: Body, *, connection: AsyncConnection | None = None, create: bool = True
@@ -263,7 +278,8 @@ class ServedStore(PutOnceStore, Protocol):
         limits.check_settlement(queue, settlement)
         settling = await self._do(ServedStore.settle, queue, settlement)
         if self.recorder is not None and queue in self.recorder.watched:
-            self.recorder.settled(queue, settlement, settling)
+            with swallowing(RECORDING):
+                self.recorder.settled(queue, settlement, settling)
         return settling
 
     async def peek(self, queue: str, limit: int = 32, *, room: ReadRoom | None = None) -> list[StoredMessage]:
@@ -344,7 +360,8 @@ class ServedStore(PutOnceStore, Protocol):
         limits.check_receive(queue, limit, visibility_s, source)
         stamped = await self._receive(queue, limit, visibility_s, source, room)
         if self.recorder is not None and queue in self.recorder.watched:
-            self.recorder.received(queue, stamped.answer, visibility_s, source)
+            with swallowing(RECORDING):
+                self.recorder.received(queue, stamped.answer, visibility_s, source)
         return stamped
 
     async def update(

@@ -12,10 +12,11 @@ from queuebell.bridge.contract.times import rfc3339
 from queuebell.bridge.contract.wire import CarriedMessage
 from queuebell.bridge.core.commands import Reclaim, Refresh
 from queuebell.bridge.core.embedded_queues import CARRY_BYTES_MAX
-from queuebell.bridge.observe.swallowed import swallow
+from queuebell.bridge.observe.swallowed import swallow, swallowing
 from queuebell.bridge.queues.base import Claim, StoredMessage
 from queuebell.bridge.queues.embedded.state import Backlog, Grant, GrantResult
 from queuebell.bridge.queues.embedded.store import EmbeddedStore
+from queuebell.bridge.queues.served import RECORDING
 from queuebell.bridge.service.runner import Runner
 
 # Size of id, receipt, times and names around a body in a frame.
@@ -105,7 +106,8 @@ class EmbeddedFeed:
         weights = [_weight(message) for message in carried]
         late = left_s <= lease_s / 2
         if hand.queue in self._bridge.events.watched:
-            self._bridge.events.carried(hand.queue, session, carried)
+            with swallowing(RECORDING):
+                self._bridge.events.carried(hand.queue, session, carried)
         self._rules.handed(now, hand.queue, session, granted, carried, hand.visible, weights, late=late)
 
 

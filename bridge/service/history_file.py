@@ -20,6 +20,7 @@ from queuebell.bridge.observe.slices import between_others
 from queuebell.bridge.observe.swallowed import swallowing
 
 EVERY_S: Final = 60.0
+_STOP_S: Final = 10.0
 _BYTES_MAX: Final = 64 * 1024 * 1024
 FREE_MIN: Final = 64 * 1024 * 1024
 """The history leaves this much room on the disk to the messages."""
@@ -54,11 +55,15 @@ class HistoryFile:
         self._task = asyncio.create_task(self._go_on(), name="history")
 
     async def stop(self) -> None:
-        """Write it a last time; a write that is under way ends first."""
+        """Write it a last time; a write that is under way ends first. A disk that hangs is waited for 10 s."""
         if self._task is not None:
             self._stopping.set()
-            await asyncio.wait([self._task])
-            self._task = None
+            task, self._task = self._task, None
+            _, late = await asyncio.wait([task], timeout=_STOP_S)
+            if late:
+                log.warning("%s: the disk does not answer; the last minute of the history is not written", self._path)
+                task.cancel()
+                await asyncio.wait([task])
 
     async def _go_on(self) -> None:
         ends = False
@@ -73,8 +78,10 @@ class HistoryFile:
         if self._history.changed:
             try:
                 await asyncio.to_thread(self._write, await between_others(self._history.save()))
-            except OSError as error:
+            except Exception as error:
                 self._history.changed = True
+                if not isinstance(error, OSError):
+                    raise
                 if self._lines.passes(asyncio.get_running_loop().time()) is not None:
                     log.warning("%s: the history cannot be written; no message is affected: %s", self._path, error)
 

@@ -19,7 +19,7 @@ class Runner(Protocol):
 
     @property
     def events(self) -> MessageEvents:
-        """What is recorded of watched queues."""
+        """Records the events of watched queues."""
         ...
 
     @property

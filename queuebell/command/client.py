@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
@@ -32,6 +33,7 @@ from queuebell.settings import DEFAULT_BRIDGE, Settings, load, parse_listen, rea
 TIMEOUT_S = 10.0
 OK = 200
 _NOT_ALLOWED = (401, 403)
+_NOT_FOUND = 404
 _ELSEWHERE = (400, 401, 403, 404, 405)
 """Answers of web servers that are not a bridge."""
 _ANSWER_BYTES_MAX = 64 * 1024 * 1024
@@ -173,6 +175,21 @@ class BridgeClient:
         """
         status, told = self._ask("GET", path)
         return status, self.understood(told, kind) if status == OK or path == "/readyz" else None
+
+    def view(self, queue: str, rest: str, kind: type[Answer], *, verb: str) -> Answer | None:
+        """Return what the bridge tells of a queue at ``/v1/queues/A/Q/rest``; None, with a line that says why, if not.
+
+        ``verb`` is what the bridge would do: "show a history". Raises `BusUnavailable` for other answers.
+        """
+        status, told = self.get(f"/v1/queues/{quote(queue)}/{rest}")
+        if status == _NOT_FOUND:
+            older = self.refusal(told).get("code") == "not_found"
+            why = f"is too old to {verb}" if older else f"does not know {queue}: put to it, or create it"
+            print(f"queuebell: the bridge at {self.url} {why}", file=sys.stderr)
+            return None
+        if status != OK:
+            raise BusUnavailable(f"the bridge at {self.url} cannot {verb}: it answered {status}")
+        return self.understood(told, kind)
 
     def understood(self, told: object, kind: type[Answer]) -> Answer:
         """Convert an answer to its type; raises `BusUnavailable` if it is not a bridge's."""

@@ -6,16 +6,12 @@ It changes nothing. Exit code 1 for a queue that the bridge does not know, 69 if
 from __future__ import annotations
 
 import argparse
-import sys
-from urllib.parse import quote
 
-from queuebell.bridge.contract.errors import BusUnavailable
 from queuebell.bridge.contract.partitioning import parse_physical
 from queuebell.bridge.contract.wire import Processes
 from queuebell.bridge.service.state.answers import Explained
 from queuebell.bridge.service.state.status import workers
 from queuebell.command.client import (
-    OK,
     BridgeClient,
     add_client_arguments,
     client_settings,
@@ -24,8 +20,6 @@ from queuebell.command.client import (
     print_table,
     trouble,
 )
-
-NOT_FOUND = 404
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,13 +32,9 @@ def run(args: argparse.Namespace) -> int:
     """Ask and show."""
     queue = parse_physical(args.queue)
     with BridgeClient(client_settings(args).bridge) as client:
-        status, told = client.get(f"/v1/queues/{quote(queue)}/explain")
-    if status == NOT_FOUND and client.refusal(told):
-        print(f"queuebell explain: the bridge at {client.url} does not know {queue}", file=sys.stderr)
+        explained = client.view(queue, "explain", Explained, verb="explain")
+    if explained is None:
         return 1
-    if status != OK:
-        raise BusUnavailable(f"the bridge at {client.url} cannot explain: it answered {status}")
-    explained = client.understood(told, Explained)
     if args.json:
         print_json(explained)
         return 0

@@ -6,16 +6,11 @@ It changes nothing. Exit code 1 for a queue that the bridge does not know, 69 if
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
-from urllib.parse import quote
 
-from queuebell.bridge.contract.errors import BusUnavailable
 from queuebell.bridge.contract.partitioning import parse_physical
 from queuebell.bridge.observe.history import SPANS, HistoryRow, QueueHistory
-from queuebell.command.client import OK, BridgeClient, client_settings, plain, print_json, print_table
-
-_NOT_FOUND = 404
+from queuebell.command.client import BridgeClient, client_settings, plain, print_json, print_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,19 +24,9 @@ def run(args: argparse.Namespace) -> int:
     """Ask and show."""
     queue = parse_physical(args.queue)
     with BridgeClient(client_settings(args).bridge) as client:
-        status, told = client.get(f"/v1/queues/{quote(queue)}/history?span={args.span}")
-    if status == _NOT_FOUND and (refused := client.refusal(told)):
-        older = refused.get("code") == "not_found"
-        why = (
-            "has an older version, which keeps no history"
-            if older
-            else f"does not know {queue}: put to it, or create it"
-        )
-        print(f"queuebell queue: the bridge at {client.url} {why}", file=sys.stderr)
+        past = client.view(queue, f"history?span={args.span}", QueueHistory, verb="show a history")
+    if past is None:
         return 1
-    if status != OK:
-        raise BusUnavailable(f"the bridge at {client.url} cannot show a history: it answered {status}")
-    past = client.understood(told, QueueHistory)
     if args.json:
         print_json(past)
         return 0

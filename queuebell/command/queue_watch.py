@@ -11,12 +11,10 @@ import time
 from typing import Final
 from urllib.parse import quote
 
-from queuebell.bridge.contract.errors import BusUnavailable
 from queuebell.bridge.contract.partitioning import parse_physical
 from queuebell.bridge.service.message_events import Events
-from queuebell.command.client import OK, BridgeClient, client_settings, plain, print_json
+from queuebell.command.client import BridgeClient, client_settings, plain, print_json
 
-_NOT_FOUND: Final = 404
 _EVERY_S: Final = 1.0
 
 
@@ -33,19 +31,10 @@ def run(args: argparse.Namespace) -> int:
     after, since = 0, ""
     while True:
         with BridgeClient(client_settings(args).bridge) as client:
-            status, told = client.get(f"/v1/queues/{quote(queue)}/events?after={after}&id={quote(args.id, safe='')}")
-        if status == _NOT_FOUND and (refused := client.refusal(told)):
-            older = refused.get("code") == "not_found"
-            why = (
-                "has an older version, which records no events"
-                if older
-                else f"does not know {queue}: put to it, or create it"
-            )
-            print(f"queuebell queue: the bridge at {client.url} {why}", file=sys.stderr)
+            wanted = f"events?after={after}&id={quote(args.id, safe='')}"
+            found = client.view(queue, wanted, Events, verb="show events")
+        if found is None:
             return 1
-        if status != OK:
-            raise BusUnavailable(f"the bridge at {client.url} cannot show events: it answered {status}")
-        found = client.understood(told, Events)
         if found.since != since:
             if not args.json:
                 ends = "" if args.once else "; Ctrl-C ends this"

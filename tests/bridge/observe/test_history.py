@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 import pathlib
@@ -18,6 +19,7 @@ from queuebell.bridge.observe.facts import Fact, JobsTold, QueueMoved, ReceivesT
 from queuebell.bridge.observe.history import SPANS, TIERS, History, HistoryRow
 from queuebell.bridge.observe.slices import at_once
 from queuebell.bridge.service.history_file import HistoryFile
+from tests.support.sim_loop import simulated
 
 NOON = 1_800_014_400.0
 Q = "billing/orders"
@@ -205,3 +207,21 @@ async def test_a_restart_keeps_it(tmp_path: pathlib.Path, caplog: pytest.LogCapt
         await blocked.stop()
     assert "cannot be written; no message is affected" in caplog.text
     assert third.changed and [path.name for path in tmp_path.iterdir()] == ["history.msgpack"]
+
+
+@simulated
+async def test_a_disk_that_hangs_is_waited_for_at_a_stop_for_ten_seconds(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def hangs(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    first = History()
+    kept = HistoryFile(tmp_path, first)
+    kept.start()
+    first(QueueMoved(Q, 1, 0, 7, 0, 0))
+    monkeypatch.setattr(asyncio, "to_thread", hangs)
+    before = asyncio.get_running_loop().time()
+    await kept.stop()
+    assert asyncio.get_running_loop().time() - before == pytest.approx(10, abs=0.1)
+    assert "the disk does not answer" in caplog.text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
@@ -14,6 +16,7 @@ from queuebell.bridge.queues.base import Claim, Extend, NewMessage, Release, Set
 from queuebell.bridge.service import message_events
 from queuebell.bridge.service.message_events import Events, MessageEvents
 from queuebell.listeners import Listener, Message
+from tests.support.sim_loop import pass_time, simulated
 
 Q = "billing/orders"
 NOON = datetime.datetime(2026, 11, 29, 12, tzinfo=datetime.UTC)
@@ -91,6 +94,44 @@ async def test_a_worker_is_woken_with_a_message() -> None:
             whats = [what for what, *_ in told(bridge.events, id_=id_)]
             assert whats[0] == "put" and whats[-1] == "done" and whats.count("put") == 1
         assert any(what == "wake" and detail.startswith("to shop: ") for what, _, detail in told(bridge.events))
+
+
+@simulated
+async def test_a_recorder_that_raises_costs_its_events_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A put that is stored is acknowledged, each message is handled, once."""
+    called: set[str] = set()
+
+    def raising(name: str) -> Callable[..., NoReturn]:
+        def call(*_: object, **__: object) -> NoReturn:
+            called.add(name)
+            raise RuntimeError(name)
+
+        return call
+
+    async with Bridge() as bridge:
+        bridge.events.read(Q)
+        for name in ("put", "received", "settled", "carried"):
+            monkeypatch.setattr(bridge.events, name, raising(name))
+        handled: list[bytes] = []
+        first = asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            handled.append(message.body)
+            first.set()
+            if len(handled) == 3:
+                await listener.stop()
+
+        listener = Listener(bridge.store, Q, handle, bridge=bridge, handle_signals=False)
+        assert len(await bridge.store.put(Q, [b"early"])) == 1
+        running = asyncio.create_task(listener.run(), name="listener")
+        await listener.started()
+        await first.wait()
+        await pass_time(2)
+        assert len(await bridge.store.put(Q, [b"one"])) == 1
+        assert await bridge.store.put_once(Q, "key", b"two") is not None
+        await running
+        assert sorted(handled) == [b"early", b"one", b"two"] and called == {"put", "received", "settled", "carried"}
+        assert not await bridge.store.peek(Q)
 
 
 def test_what_goes_wrong_is_recorded_too() -> None:

@@ -31,12 +31,17 @@ UNTYPED = {
 TAUGHT = {"jobs", "shop", "worker"}
 """What other programs of the tutorials import."""
 CONFIGURATION = """[mypy]
-strict = True
+# As in pyproject.toml, so that what `make check` has kept of our modules is read, and not made anew.
+cache_dir = {root}/.mypy_cache
 python_version = 3.11
+strict = True
+warn_unreachable = True
 explicit_package_bases = True
+namespace_packages = True
+enable_error_code = ignore-without-code, redundant-expr, truthy-bool, unused-awaitable
 mypy_path = {root}:{folder}
 
-[mypy-django.*]
+[mypy-django.*,django_tasks.*]
 ignore_missing_imports = True
 
 [mypy-queuebell.frameworks.django.*]

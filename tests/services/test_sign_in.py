@@ -65,7 +65,7 @@ def only_went_there(shown: Opened, issuer: BackgroundServer) -> None:
 
 @pytest.mark.parametrize("secret", ["", "s3cret: +&é"], ids=["public", "confidential"])
 def test_one_signs_in_and_sees_what_is_granted(chromium: Browser, tmp_path: pathlib.Path, secret: str) -> None:
-    """By the provider's form, back to the same view; read-only; and out again, which a reload does not undo."""
+    """By the provider's form, back to the same view, read-only; out again for good; a link of a stranger shows nothing."""
     with signing_in(tmp_path, secret) as (bridge, issuer), opened(chromium, bridge.url, "#/bridge") as shown:
         page = shown.page
         sent: list[str] = []
@@ -84,8 +84,11 @@ def test_one_signs_in_and_sees_what_is_granted(chromium: Browser, tmp_path: path
         assert not [each.url for _, each in asked if token in each.url]
         ours = [each for by_us, each in asked if by_us and not each.url.startswith(bridge.url)]
         assert ours and all(each.is_navigation_request() for each in ours)
-        page.reload()
+        page.goto(f"{bridge.url}/?error=<img+src=x>&error_description=call+this+number&state=x")
+        expect(page.locator("#said")).to_contain_text("was not started in this tab")
         live(shown)
+        expect(page.locator("body")).not_to_contain_text("call this number")
+        assert page.evaluate("sessionStorage.getItem('queuebell-key')") == token
         page.get_by_role("button", name="Sign out clerk").click()
         expect(page.get_by_role("button", name="Sign in at 127.0.0.1")).to_be_visible()
         assert page.evaluate("Object.keys(sessionStorage)") == []
@@ -120,21 +123,6 @@ def test_what_comes_to_nothing_is_told_in_words(chromium: Browser, tmp_path: pat
         page.get_by_role("button", name="Sign in at 127.0.0.1").click()
         expect(page.get_by_role("link", name=f"{bridge.url}/")).to_be_visible()
         shown.elsewhere = [each for each in shown.elsewhere if "//localhost" not in each]
-        only_went_there(shown, issuer)
-
-
-def test_a_link_of_somebody_else_changes_nothing(chromium: Browser, tmp_path: pathlib.Path) -> None:
-    """Who is signed in stays who they are, and is told; what stands in the link is not shown."""
-    with signing_in(tmp_path) as (bridge, issuer), opened(chromium, bridge.url) as shown:
-        page = shown.page
-        sign_in(page, "clerk")
-        live(shown)
-        token = page.evaluate("sessionStorage.getItem('queuebell-key')")
-        page.goto(f"{bridge.url}/?error=<img+src=x>&error_description=call+this+number&state=x")
-        expect(page.locator("#said")).to_contain_text("was not started in this tab")
-        live(shown)
-        expect(page.locator("body")).not_to_contain_text("call this number")
-        assert page.evaluate("sessionStorage.getItem('queuebell-key')") == token
         only_went_there(shown, issuer)
 
 

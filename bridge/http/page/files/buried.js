@@ -76,10 +76,9 @@ export function buried(left, queue, path, asked) {
         put(nowhere, error.message);
         return null;
       });
+      if (here.hidden && answer !== null) put(nowhere, "");
       here.hidden = answer === null;
-      if (answer === null) return;
-      put(nowhere, "");
-      if (mine !== loads || left.aborted) return; // a later one is on its way
+      if (answer === null || mine !== loads || left.aborted) return; // a later one is on its way
       following = answer.next;
       picks.keep(answer.messages);
       list.update(answer.messages.map((item) => [item.id, item]));
@@ -93,6 +92,7 @@ export function buried(left, queue, path, asked) {
     });
   const restart = () => {
     places = [""];
+    put(nowhere, "");
     return load();
   };
   back.addEventListener("click", () => (places.length > 1 && places.pop(), load()));

@@ -1,4 +1,4 @@
-"""Tasks in the transactions of Django's own PostgreSQL database, and the same tests with Django 6."""
+"""The tests of Django's tasks with Django 6, which brings its own."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.queues.postgres_rig import schema, server, url
 from tests.support.processes import ROOT, environment
 
-__all__ = ["schema", "server", "url"]
 pytestmark = pytest.mark.system
 INSTALL_S = 1500.0
 TOOLS = ("hypothesis", "pytest", "pytest-asyncio", "pytest-timeout", "pytest-xdist")
-ALL_OTHERS = ("-m", "", "-k", "not with_django_6")
+OTHERS = ("-m", "", "-k", "test_backend or of_every_kind")
 
 
 def python_3_12() -> str:
@@ -68,7 +66,7 @@ def test_the_same_with_django_6(tmp_path: Path) -> None:
         [python_3_12(), "-m", "venv", str(folder)],
         [python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(lock)],
         [python, "-c", "import django.tasks, importlib.util as u; assert u.find_spec('django_tasks') is None"],
-        [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *ALL_OTHERS, str(Path(__file__).parent)],
+        [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *OTHERS, str(Path(__file__).parent)],
     ):
         done = subprocess.run(
             words, cwd=ROOT, env=known, capture_output=True, text=True, timeout=INSTALL_S, check=False

@@ -27,6 +27,7 @@ from queuebell.bridge.queues.base import (
     Depth,
     Extend,
     PutReceipt,
+    QueueStore,
     Received,
     Release,
     Settled,
@@ -164,6 +165,14 @@ class BlockingStore:
         """Return the longest time that a visible message has waited, in milliseconds; None without one."""
         return self._ask("oldest_ms", queue, lambda life: life.store.oldest_ms(queue))
 
+    def run(self, what: str, call: Callable[[QueueStore, PublishingQueue | None], Awaitable[T]]) -> T:
+        """Run ``call`` in the event loop of the store, for what has no method here, and return its result.
+
+        It is given the open store, and with ``bridge`` the queue that publishes each put. ``what`` names it in errors.
+        Tasks that it starts go on until `close`, which cancels them. Raises as other calls do.
+        """
+        return self._ask(what, "", lambda life: call(life.store, life.queue))
+
     def close(self) -> None:
         """Finish calls in progress, within the time-out, and close everything; may be called twice."""
         self._end(self._timeout)
@@ -182,7 +191,7 @@ class BlockingStore:
                 self._life = self._make()
             if self._life.begin():
                 atexit.register(self._end, 0.0)  # without waiting for calls
-            future = self._life.submit(f"{what} {queue}", self._timeout, call)
+            future = self._life.submit(f"{what} {queue}".rstrip(), self._timeout, call)
         try:
             return future.result(self._timeout + SLACK_S)
         except TimeoutError:

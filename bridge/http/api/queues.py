@@ -293,9 +293,7 @@ class QueueRoutes:
         """Return a page of one state; its bodies have their room before they are read."""
         if (state := query.get("state", "waiting")) not in STATES:
             raise BadInput("bad_parameter", f"state is one of {', '.join(STATES)}")
-        newest = query.get("newest", "false")
-        if newest not in ("true", "false"):
-            raise BadInput("bad_parameter", "newest is true or false")
+        newest = _truth(query, "newest", "false")
         if len(text := query.get("contains", "")) > CONTAINS_MAX:
             raise BadInput("bad_parameter", f"contains has at most {CONTAINS_MAX} characters")
         size_max = (BATCH_MAX if text else limit) * (BODY_BYTES_MAX + HEADERS_BYTES_MAX)
@@ -306,7 +304,7 @@ class QueueRoutes:
                 if not share.take(size_max + (PEEK_BYTES_MAX if text else 0)):
                     raise NoRoom(size_max)
                 wanted = BATCH_MAX if text else limit
-                return self._store.browse(queue, wanted, after=after, newest=newest == "true", state=state)
+                return self._store.browse(queue, wanted, after=after, newest=newest, state=state)
 
             parts: list[msgspec.Raw] = []
             after, size, looked = query.get("after", ""), 0, 0
@@ -416,12 +414,16 @@ class QueueRoutes:
         if _list_prefix(prefix) is None or _list_prefix(after) is None:
             raise BadInput("bad_parameter", "prefix and after must be parts of a queue reference")
         limit = number(query, "limit", 1, PAGE_MAX, PAGE_MAX)
+        described = _truth(query, "metadata", "false")
 
         async def read(prefix: str, after: str, limit: int) -> list[Row]:
+            if described:
+                return await self._store.listing(prefix, after, limit)
             return [(name, {}) for name in await self._store.queues(prefix, after, limit)]
 
         found, following = await listed(read, self._authorizer.visible(request), prefix, after, limit)
-        return Answer(200, _encode(QueueNames([name for name, _ in found], following)))
+        metadata = [row for _, row in found] if described else msgspec.UNSET
+        return Answer(200, _encode(QueueNames([name for name, _ in found], following, metadata)))
 
     async def describe(self, request: Caller, queue: str) -> Answer:
         """Show the state of a queue.
@@ -476,9 +478,13 @@ def message_of(raw: bytes, query: Mapping[str, str], json: bool) -> NewMessage:
 
 def creates(query: Mapping[str, str]) -> bool:
     """Return whether a put creates a missing queue; raises `BadInput` for anything but ``true`` and ``false``."""
-    text = query.get("create", "true")
+    return _truth(query, "create", "true")
+
+
+def _truth(query: Mapping[str, str], name: str, default: str) -> bool:
+    text = query.get(name, default)
     if text not in ("true", "false"):
-        raise BadInput("bad_parameter", "create must be true or false")
+        raise BadInput("bad_parameter", f"{name} must be true or false")
     return text == "true"
 
 

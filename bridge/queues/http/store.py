@@ -13,7 +13,8 @@ import logging
 import math
 import random
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import AsyncIterator, Sequence
 from typing import Final, TypeVar
 from urllib.parse import quote
 
@@ -365,15 +366,31 @@ class HttpStore(PutOnceStore):
         found: list[str] = []
         if whole(limit, "limit") < 1:
             raise BadInput("bad_parameter", "limit is a whole number, 1 or more")
-        while len(found) < limit:
-            page = min(_PAGE, limit - len(found))
-            path = f"/v1/queues?prefix={quote(prefix, safe='')}&after={quote(after, safe='')}&limit={page}"
-            answer = decode(LIST, (await self._request("GET", path))[1])
-            found += answer.queues
-            if answer.next is None:
-                break
-            after = answer.next
+        async for page in self._pages(prefix, after, limit):
+            found += page.queues
         return found
+
+    async def listing(self, prefix: str = "") -> list[tuple[str, dict[str, str]]]:
+        """Return the references of all queues that begin so, with their metadata.
+
+        Raises `Unsupported` where the bridge's version or store does not list metadata.
+        """
+        found: list[tuple[str, dict[str, str]]] = []
+        async for page in self._pages(prefix, "", sys.maxsize, "&metadata=true"):
+            if page.metadata is None:
+                raise Unsupported("this bridge's version does not list metadata: upgrade it")
+            found += zip(page.queues, page.metadata, strict=True)
+        return found
+
+    async def _pages(self, prefix: str, after: str, limit: int, more: str = "") -> AsyncIterator[Listing]:
+        while limit > 0:
+            count = min(_PAGE, limit)
+            path = f"/v1/queues?prefix={quote(prefix, safe='')}&after={quote(after, safe='')}&limit={count}{more}"
+            page = decode(LIST, (await self._request("GET", path))[1])
+            yield page
+            if page.next is None:
+                break
+            limit, after = limit - len(page.queues), page.next
 
     async def close(self) -> None:
         """Close the connections; may be called twice."""
@@ -612,6 +629,7 @@ class Listing(msgspec.Struct):
 
     queues: list[str]
     next: str | None = None
+    metadata: list[dict[str, str]] | None = None
 
 
 class Problem(msgspec.Struct):

@@ -84,6 +84,8 @@ class QueueNames(msgspec.Struct, frozen=True):
 
     queues: list[str] = []
     next: str | None = None
+    metadata: list[dict[str, str]] | UnsetType = UNSET
+    """That of each queue, if it was asked for."""
 
 
 class Subscribed(msgspec.Struct, frozen=True, kw_only=True):

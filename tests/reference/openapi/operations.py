@@ -441,6 +441,7 @@ _QUEUES: Final = (
                 "after", "The `next` of the previous page.", {"type": "string", "pattern": "^[A-Za-z0-9_/-]{0,161}$"}
             ),
             _query("limit", "The maximum number to list; a page may be shorter.", _whole(1, PAGE_MAX, PAGE_MAX)),
+            _query("metadata", "Whether to return the metadata of each queue.", {"type": "boolean", "default": False}),
         ),
         answers={200: _json("One page.", QueueNames, {"queues": ["billing/orders"], "next": None})},
         codes=("too_many_requests", *_STORE),

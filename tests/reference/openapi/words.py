@@ -227,6 +227,7 @@ WORDS: Final[Words] = {
         "": said("One page of queues."),
         "queues": said("Queues as account/queue, in ascending order."),
         "next": said("The value of after for the next page; null on the last one."),
+        "metadata": said("The metadata of each queue, in the same order, if it was asked for."),
     },
     "QueueState": {
         "": said("The state of a queue; its counters start with the bridge."),

@@ -1,0 +1,348 @@
+"""What stands behind a broker URL: the queue service of a bridge, the store of the tasks, and the bindings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from queuebell.bridge.contract.errors import BadInput, NotAllowed, QueueNotFound, StoreError, Unsupported
+from queuebell.bridge.contract.names import reference
+from queuebell.bridge.producer.blocking import BlockingStore
+from queuebell.bridge.producer.publishing_queue import PublishingQueue
+from queuebell.bridge.queues.base import BODY_BYTES_MAX, NewMessage, QueueStore, StoredMessage, once
+from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.frameworks.celery.feed import Delivery, Feed
+from queuebell.frameworks.celery.names import Binding, BindingNames, queue_name
+from queuebell.listeners.handler import Message
+from queuebell.listeners.listener import Listener
+from queuebell.listeners.pool import Pool
+from queuebell.listeners.work.retry import RetryPolicy
+
+log = logging.getLogger("queuebell.celery")
+
+GRACE_S: Final = 604_800.0
+"""Longer than any task: Celery decides how long a worker waits at its end."""
+PREFETCH: Final = 256
+"""The most messages of a channel without a limit of its own."""
+END_S: Final = 15.0
+KEPT_S: Final = 2.0
+"""For which a producer uses the bindings of an exchange that it has read, unless it finds no queue in them."""
+SEEN_S: Final = 3600
+"""How often a process says that its transient queues are still its own."""
+GONE_S: Final = 3 * SEEN_S
+"""After so long without a word the queues of a process are removed by the next that starts."""
+
+
+class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """``broker_transport_options``; times in seconds.
+
+    - ``store``: the URL of another store for the tasks; what workers say to each other stays with the bridge.
+    - ``account``: the first half of the queues' names, unless the URL ends with one.
+    - ``visibility_timeout``: the lease of a message, renewed until it is acknowledged. Tasks of a killed worker come
+      again after this time.
+    - ``max_attempts``: how often a message is received before it is dead-lettered, where its worker dies or requeues it
+      each time; 0 is without a limit.
+    - ``timeout``: of a call to the store.
+    """
+
+    store: str | None = None
+    account: str = "celery"
+    visibility_timeout: float = 30.0
+    max_attempts: int = 20
+    timeout: float = 30.0
+
+
+class Broker:
+    """The stores behind a broker URL, for all connections of a process; its methods may be called in any thread."""
+
+    def __init__(self, bridge: str | Sequence[str], api_key: str | None, options: TransportOptions) -> None:
+        self.options = options
+        self._bridge = bridge
+        self._names = BindingNames(options.account)
+        keyed = {} if api_key is None else {"api_key": api_key}
+        self._own = BlockingStore(bridge, timeout=options.timeout, **keyed)
+        self._tasks = (
+            self._own if options.store is None else BlockingStore(options.store, bridge=bridge, timeout=options.timeout)
+        )
+        self._transient: dict[str, bool] = {}
+        self._tables: dict[str, tuple[float, list[Binding]]] = {}
+        self._mine: dict[str, Binding] = {}
+        self._renewing_in = 0
+        self._cleaned = False
+
+    # -- queues -----------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Ask the bridge for something; raises what the store raises if it is away."""
+        with contextlib.suppress(NotAllowed, QueueNotFound):
+            self._own.exists(reference(self.options.account, "celery"))
+
+    def declare(self, queue: str, *, transient: bool) -> None:
+        """Create a queue unless it is there; a transient one is that of one process."""
+        self._transient[queue] = transient
+        store, ref = self._at(queue)
+        with contextlib.suppress(NotAllowed):  # the key of a producer: its put creates the queue, or is refused
+            store.run(f"create {ref}", lambda opened, _: opened.create(ref))
+
+    def exists(self, queue: str) -> bool:
+        """Return whether a queue exists."""
+        store, ref = self._at(queue)
+        return store.exists(ref)
+
+    def size(self, queue: str) -> int:
+        """Return how many messages wait to be received."""
+        store, ref = self._at(queue)
+        depth = store.depth(ref)
+        return 0 if depth is None else depth.visible
+
+    def purge(self, queue: str) -> int:
+        """Remove the messages of a queue, and return how many waited."""
+        store, ref = self._at(queue)
+        waited = self.size(queue)
+        with contextlib.suppress(QueueNotFound):
+            store.run(f"clear {ref}", lambda opened, _: opened.clear(ref))
+        return waited
+
+    def delete(self, queue: str) -> None:
+        """Delete a queue, its messages and its bindings."""
+        store, ref = self._at(queue)
+        self.unbind(each for each in self._read(None) if each.queue == queue)
+        store.run(f"delete {ref}", lambda opened, _: opened.delete(ref))
+        self._transient.pop(queue, None)
+
+    def put(self, queue: str, body: bytes, delay_s: float, ttl_s: int, key: str) -> None:
+        """Put a message; under its key, so that a repeated call adds no second one, where the store can."""
+        store, ref = self._at(queue)
+        if len(body) > BODY_BYTES_MAX:
+            raise BadInput(
+                "message_too_large",
+                f"{queue}: the task has {len(body)} bytes, a message at most {BODY_BYTES_MAX}; nothing was put. Pass"
+                " large values by their key in a database or a bucket",
+            )
+        most = store.run("what the store can", _delay_ms_max)
+        message = NewMessage(body, min(max(0, round(delay_s * 1000)), most), ttl_s)
+
+        async def put(opened: QueueStore, publishing: PublishingQueue | None) -> None:
+            if not opened.capabilities.put_once:
+                await (publishing or opened).put(ref, [message])
+            elif publishing is None:
+                await once(opened).put_once(ref, key, message)
+            else:
+                await publishing.put_once(ref, key, message, patience=0.0)
+
+        store.run(f"put {ref}", put)
+
+    def get(self, queue: str) -> tuple[StoredMessage, Callable[[bool], bool]] | None:
+        """Receive one message, and how to settle it: deleted for True, returned for False."""
+        store, ref = self._at(queue)
+        try:
+            answer = store.receive(ref, 1, self.options.visibility_timeout)
+        except QueueNotFound:
+            return None
+        if not answer.messages:
+            return None
+        (message,) = answer.messages
+        return message, lambda done: store.delete(ref, message) if done else store.release(ref, message)
+
+    def feed(
+        self, queues: Iterable[str], prefetch: int, arrived: Callable[[Delivery], None], *, acknowledged: bool
+    ) -> list[OpenFeed]:
+        """Receive the messages of some queues from now on, up to ``prefetch`` at a time (0: 256)."""
+        feeds = []
+        for transient in (False, True):
+            names = [queue for queue in queues if self._is_transient(queue) is transient]
+            if names:
+                feeds.append(self._feed(names, prefetch or PREFETCH, arrived, acknowledged, transient))
+        return feeds
+
+    def _feed(
+        self,
+        names: Sequence[str],
+        prefetch: int,
+        arrived: Callable[[Delivery], None],
+        acknowledged: bool,
+        transient: bool,
+    ) -> OpenFeed:
+        store, _ = self._at(names[0])
+        refs = {self._at(name)[1]: name for name in names}
+
+        async def begin(opened: QueueStore, publishing: PublishingQueue | None) -> Feed:
+            def listener(handler: Callable[[Message], object]) -> Listener[Any]:
+                # Of one queue, wakes carry messages, which a pool of several cannot take.
+                several: dict[str, Any] = {"pool": Pool(prefetch)} if len(refs) > 1 else {"concurrency": prefetch}
+                return Listener(
+                    opened,
+                    list(refs),
+                    handler,
+                    bridge=None if store is self._own else self._bridge,
+                    visibility_timeout=self.options.visibility_timeout,
+                    retry=RetryPolicy(attempts=0 if transient else self.options.max_attempts),
+                    grace=GRACE_S,
+                    handle_signals=False,
+                    handler_name="celery",
+                    **several,
+                )
+
+            async def again(ref: str, key: str, message: NewMessage) -> None:
+                if not opened.capabilities.put_once:
+                    await (publishing or opened).put(ref, [message])
+                elif publishing is None:
+                    await once(opened).put_once(ref, key, message)
+                else:
+                    await publishing.put_once(ref, key, message)
+
+            return Feed(refs, arrived, again, listener, acknowledged=acknowledged, transient=transient)
+
+        return OpenFeed(store, store.run(f"receive from {', '.join(names)}", begin), names)
+
+    def _at(self, queue: str) -> tuple[BlockingStore, str]:
+        store = self._own if self._is_transient(queue) else self._tasks
+        return store, reference(self.options.account, queue_name(queue))
+
+    def _is_transient(self, queue: str) -> bool:
+        known = self._transient.get(queue)
+        if known is None:
+            # Another process declared it, or nobody: a reply goes where its queue is.
+            ref = reference(self.options.account, queue_name(queue))
+            known = self._tasks is not self._own and self._own.exists(ref)
+            if known:
+                self._transient[queue] = True
+        return known
+
+    # -- bindings ---------------------------------------------------------------------------------------------------
+
+    def bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
+        """Bind a queue to an exchange, for all processes."""
+        transient = self._is_transient(queue)
+        seen = int(time.time()) if transient else 0
+        binding = Binding(
+            exchange=exchange, routing_key=routing_key, pattern=pattern, queue=queue, transient=transient, seen=seen
+        )
+        name = self._names.of(binding)
+        self._keep(name, binding)
+        self._tables.pop(exchange, None)
+        if transient:
+            self._mine[name] = binding
+            if self._renewing_in != os.getpid():
+                self._renewing_in = os.getpid()
+                self._own.run("renew bindings", self._start_renewing)
+            if not self._cleaned:
+                self._cleaned = True
+                self._remove_those_of_the_dead()
+
+    def unbind(self, bindings: Iterable[Binding]) -> None:
+        """Remove bindings."""
+        for binding in [*bindings]:
+            name = self._names.of(binding)
+            self._mine.pop(name, None)
+            self._tables.pop(binding.exchange, None)
+            self._remove(name)
+
+    def table(self, exchange: str, *, fresh: bool = False) -> list[Binding]:
+        """Return the bindings of an exchange, which may be two seconds old unless ``fresh``."""
+        now = time.monotonic()
+        until, table = self._tables.get(exchange, (0.0, []))
+        if fresh or now >= until:
+            table = self._read(exchange)
+            self._tables[exchange] = now + KEPT_S, table
+        return table
+
+    def _read(self, exchange: str | None) -> list[Binding]:
+        prefix = self._names.prefix(exchange)
+
+        async def read(opened: QueueStore, _: object) -> list[tuple[str, dict[str, str]]]:
+            assert isinstance(opened, HttpStore)
+            return await opened.listing(prefix)
+
+        try:
+            rows = self._own.run("read bindings", read)
+        except Unsupported as error:
+            raise Unsupported(
+                f"exchanges, remote control and events need a bridge with queues of its own: {error}"
+            ) from None
+        found = []
+        for _, metadata in rows:
+            with contextlib.suppress(msgspec.MsgspecError):
+                found.append(msgspec.json.decode(metadata.get("binding", ""), type=Binding))
+        return found
+
+    def _remove(self, name: str) -> None:
+        self._own.run(f"delete {name}", lambda opened, _: opened.delete(name))
+
+    def _keep(self, name: str, binding: Binding) -> None:
+        metadata = {"binding": msgspec.json.encode(binding).decode()}
+        self._own.run(f"bind {binding.queue}", lambda opened, _: opened.create(name, metadata))
+
+    async def _start_renewing(self, opened: QueueStore, _: object) -> None:
+        # Cancelled when the store is closed.
+        self._renewing = asyncio.create_task(self._renew(opened), name="celery-bindings")
+
+    async def _renew(self, opened: QueueStore) -> None:
+        while True:
+            await asyncio.sleep(SEEN_S)
+            for name, binding in [*self._mine.items()]:
+                kept = msgspec.structs.replace(binding, seen=int(time.time()))
+                try:
+                    await opened.create(name, {"binding": msgspec.json.encode(kept).decode()})
+                except StoreError as error:
+                    log.warning("%s: its binding is not renewed before an hour has passed: %s", binding.queue, error)
+
+    def _remove_those_of_the_dead(self) -> None:
+        before = time.time() - GONE_S
+        for queue in {each.queue for each in self._read(None) if each.transient and each.seen < before}:
+            self._transient[queue] = True
+            self.delete(queue)
+
+
+class OpenFeed:
+    """A feed, for the threads of Celery."""
+
+    def __init__(self, store: BlockingStore, feed: Feed, queues: Sequence[str]) -> None:
+        self.queues = [*queues]
+        self._store = store
+        self._feed = feed
+        self._process = os.getpid()
+
+    def stop(self) -> None:
+        """Receive no more; does not wait."""
+        if self._process == os.getpid():
+
+            async def stop(*_: object) -> None:
+                self._feed.stop()
+
+            self._store.run("stop receiving", stop)
+
+    def end(self) -> None:
+        """Release what is not settled, and wait up to the store's time-out until the store knows."""
+        if self._process == os.getpid():
+            try:
+                self._store.run("end receiving", lambda *_: self._feed.end())
+            except StoreError as error:
+                log.warning("%s: %s; what was held comes again when its leases end", ", ".join(self.queues), error)
+
+
+async def _delay_ms_max(opened: QueueStore, _: object) -> int:
+    return opened.capabilities.delay_ms_max if opened.capabilities.delayed_put else 0
+
+
+_brokers: dict[tuple[Any, ...], Broker] = {}
+_lock = threading.Lock()
+
+
+def broker_of(bridge: Sequence[str], api_key: str | None, options: Mapping[str, Any]) -> Broker:
+    """Return the process's broker for an address and options. Raises `ConfigurationError` for wrong ones."""
+    known = {name: options[name] for name in TransportOptions.__struct_fields__ if options.get(name) is not None}
+    chosen = msgspec.convert(known, TransportOptions)
+    place = (tuple(bridge), api_key, chosen)
+    with _lock:
+        if place not in _brokers:
+            _brokers[place] = Broker(bridge, api_key, chosen)
+        return _brokers[place]

@@ -158,7 +158,8 @@ def heavy(root: pathlib.Path) -> list[str]:
 
 
 EXTRAS = (
-    "jwt", "grpc", "google.protobuf", "redis", "asyncpg", "aiobotocore", "azure", "django", "taskiq", "sqlalchemy",
+    "jwt", "grpc", "google.protobuf", "redis", "asyncpg", "aiobotocore", "azure", "django", "taskiq", "celery", "kombu",
+    "sqlalchemy",
 )  # fmt: skip
 
 

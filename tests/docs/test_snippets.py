@@ -26,7 +26,8 @@ from tests.support.processes import READY, ROOT, Processes, Service
 UNTYPED = {
     ("web-application.md", "async def mine(app)"),
     ("postgres.md", "async def order(pool, number)"),
-    ("django.md", "@task"),  # Django has no types
+    ("django.md", "@task"),  # Django has no types, nor has Celery
+    ("celery.md", "@app.task"),
 }
 TAUGHT = {"jobs", "shop", "worker"}
 """What other programs of the tutorials import."""
@@ -43,6 +44,13 @@ mypy_path = {root}:{folder}
 
 [mypy-django.*,django_tasks.*]
 ignore_missing_imports = True
+
+[mypy-celery.*,kombu.*]
+ignore_missing_imports = True
+follow_imports = skip
+
+[mypy-queuebell.frameworks.celery.*]
+disallow_subclassing_any = False
 
 [mypy-queuebell.frameworks.django.*]
 disallow_subclassing_any = False

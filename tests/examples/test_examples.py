@@ -259,6 +259,18 @@ async def test_taskiq(url: str) -> None:
         await end(worker)
 
 
+async def test_celery(url: str) -> None:
+    """A worker of Celery's does what the script puts, and SIGTERM ends it well."""
+    broker, command = url.replace("http", "queuebell", 1), (sys.executable, "-m", "celery", "--workdir", str(EXAMPLES))
+    options = ("--quiet", "-A", "celery_app", "worker", "--concurrency", "1")
+    async with program(*command, *options, BROKER=broker) as worker:
+        async with program(sys.executable, str(EXAMPLES / "celery_app.py"), BROKER=broker) as script:
+            out, err = await script.communicate()
+            assert (script.returncode, err) == (0, b"")
+        assert out.decode().splitlines() == ["charged order 17", "charged order 18", "done after 1 retry"]
+        await end(worker)
+
+
 async def test_batch_handler(url: str) -> None:
     """Many messages come in few calls, all of them once."""
     lines = await lines_of("batch_handler.py", url, "40")

@@ -73,6 +73,8 @@ class Broker:
             self._own if options.store is None else BlockingStore(options.store, bridge=bridge, timeout=options.timeout)
         )
         self._transient: dict[str, bool] = {}
+        self.ttl_s: dict[str, int] = {}
+        """After how long the messages of a queue expire, of those that say so."""
         self._tables: dict[str, tuple[float, list[Binding]]] = {}
         self._mine: dict[str, Binding] = {}
         self._renewing_in = 0
@@ -85,9 +87,11 @@ class Broker:
         with contextlib.suppress(NotAllowed, QueueNotFound):
             self._own.exists(reference(self.options.account, "celery"))
 
-    def declare(self, queue: str, *, transient: bool) -> None:
-        """Create a queue unless it is there; a transient one is that of one process."""
+    def declare(self, queue: str, *, transient: bool, ttl_s: int) -> None:
+        """Create a queue unless it is there; a transient one is that of one process. ``ttl_s`` 0 is without an end."""
         self._transient[queue] = transient
+        if ttl_s:
+            self.ttl_s[queue] = ttl_s
         store, ref = self._at(queue)
         with contextlib.suppress(NotAllowed):  # the key of a producer: its put creates the queue, or is refused
             store.run(f"create {ref}", lambda opened, _: opened.create(ref))
@@ -212,10 +216,14 @@ class Broker:
         if known is None:
             # Another process declared it, or nobody: a reply goes where its queue is.
             ref = reference(self.options.account, queue_name(queue))
-            known = self._tasks is not self._own and self._own.exists(ref)
+            known = self._tasks is not self._own and self._is_own(ref)
             if known:
                 self._transient[queue] = True
         return known
+
+    def _is_own(self, ref: str) -> bool:
+        # Not `exists`: a bridge also knows queues of other stores that have listeners.
+        return self._own.run(f"look for {ref}", lambda opened, _: opened.queues(ref, limit=1)) == [ref]
 
     # -- bindings ---------------------------------------------------------------------------------------------------
 
@@ -224,7 +232,13 @@ class Broker:
         transient = self._is_transient(queue)
         seen = int(time.time()) if transient else 0
         binding = Binding(
-            exchange=exchange, routing_key=routing_key, pattern=pattern, queue=queue, transient=transient, seen=seen
+            exchange=exchange,
+            routing_key=routing_key,
+            pattern=pattern,
+            queue=queue,
+            transient=transient,
+            seen=seen,
+            ttl_s=self.ttl_s.get(queue, 0),
         )
         name = self._names.of(binding)
         self._keep(name, binding)
@@ -272,6 +286,7 @@ class Broker:
         for _, metadata in rows:
             with contextlib.suppress(msgspec.MsgspecError):
                 found.append(msgspec.json.decode(metadata.get("binding", ""), type=Binding))
+        self.ttl_s.update((each.queue, each.ttl_s) for each in found if each.ttl_s)
         return found
 
     def _remove(self, name: str) -> None:

@@ -38,6 +38,8 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the queue is that of one process, and ends with it."""
     seen: int = 0
     """Of a transient queue: when its process was last there, in seconds since 1970."""
+    ttl_s: int = 0
+    """After how long the messages of the queue expire; 0 is never."""
 
 
 class BindingNames(NamedTuple):

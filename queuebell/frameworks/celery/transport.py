@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import logging
 import os
 import selectors
@@ -66,7 +67,6 @@ class Channel(virtual.Channel):
         self._unfed: dict[str, bool] = {}
         self._no_ack: set[str] = set()
         self._own: set[str] = set()
-        self._ttl_s: dict[str, int] = {}
         self._process = os.getpid()
 
     # -- publishing -------------------------------------------------------------------------------------------------
@@ -86,10 +86,14 @@ class Channel(virtual.Channel):
         """Put a message on each queue that the exchange leads to."""
         # The same for each try of one publish, whose properties Celery keeps: one message after an unknown outcome.
         message["properties"].setdefault("put_id", uuid.uuid4().hex)
+        body = message["body"]
+        if isinstance(body, bytes) and str(message.get("content-encoding")).lower() == "utf-8":
+            message["body"] = body.decode()  # so that people can read it
         return super().basic_publish(message, exchange, routing_key, **options)
 
     def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
         properties = dict(message["properties"])
+        properties.pop("delivery_tag", None)  # each delivery has its own
         key = properties.pop("put_id", None) or uuid.uuid4().hex
         body = msgspec.json.encode({**message, "properties": properties})
         self.broker.put(queue, body, seconds_left(message), self._ttl(queue, properties), f"celery-{key}")
@@ -99,7 +103,7 @@ class Channel(virtual.Channel):
             self._put(queue, message)
 
     def _ttl(self, queue: str, properties: dict[str, Any]) -> int:
-        limits = [self._ttl_s[queue]] if queue in self._ttl_s else []
+        limits = [self.broker.ttl_s[queue]] if queue in self.broker.ttl_s else []
         with contextlib.suppress(TypeError, ValueError):
             limits.append(_seconds(properties.get("expiration")))
         return min(limits, default=NEVER)
@@ -125,9 +129,8 @@ class Channel(virtual.Channel):
     def _new_queue(self, queue: str, **options: Any) -> None:
         arguments = options.get("arguments") or {}
         transient = bool(options.get("auto_delete") or options.get("exclusive") or arguments.get("x-expires"))
-        if (ttl_ms := arguments.get("x-message-ttl")) is not None:
-            self._ttl_s[queue] = _seconds(ttl_ms)
-        self.broker.declare(queue, transient=transient)
+        ttl_ms = arguments.get("x-message-ttl")
+        self.broker.declare(queue, transient=transient, ttl_s=0 if ttl_ms is None else _seconds(ttl_ms))
         if options.get("auto_delete"):
             self._own.add(queue)
 
@@ -298,9 +301,8 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **options: Any) -> None:
         super().__init__(client, **options)
         self._ready: deque[tuple[_Channel, Delivery]] = deque()
-        self._listens, self._wakes = socket.socketpair()
-        for end in (self._listens, self._wakes):
-            end.setblocking(False)
+        self._listens: socket.socket | None = None
+        self._wakes: socket.socket | None = None
         self._selector: selectors.BaseSelector | None = None
         self._hub: Any = None
         try:
@@ -310,13 +312,14 @@ class Transport(virtual.Transport):
 
     def driver_version(self) -> str:
         """Return the version of Queuebell."""
-        from queuebell.bridge import __version__
-
-        return __version__
+        return importlib.metadata.version("queuebell")
 
     def establish_connection(self) -> Transport:
         """Open a connection; raises a connection error if the bridge is away, which Celery retries."""
         self.broker.check()
+        self._listens, self._wakes = socket.socketpair()
+        for end in (self._listens, self._wakes):
+            end.setblocking(False)
         return super().establish_connection()  # type: ignore[no-any-return]
 
     def close_connection(self, connection: Any) -> None:
@@ -328,12 +331,13 @@ class Transport(virtual.Transport):
         if self._selector is not None:
             self._selector.close()
             self._selector = None
-        self._listens.close()
-        self._wakes.close()
+        for end in (self._listens, self._wakes):
+            if end is not None:
+                end.close()
 
     def verify_connection(self, connection: Any) -> bool:
         """Return whether the connection was not closed; a bridge that is away is found by the next call."""
-        return self._wakes.fileno() >= 0
+        return self._wakes is not None and self._wakes.fileno() >= 0
 
     # -- events -----------------------------------------------------------------------------------------------------
 
@@ -344,7 +348,7 @@ class Transport(virtual.Transport):
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Wait for a message and pass it on; raises `TimeoutError` after ``timeout`` seconds without one."""
-        if self._selector is None:
+        if self._selector is None and self._listens is not None:
             self._selector = selectors.DefaultSelector()
             self._selector.register(self._listens, selectors.EVENT_READ)
         until = None if timeout is None else time.monotonic() + timeout
@@ -354,6 +358,7 @@ class Transport(virtual.Transport):
             if self._pass_on():
                 return
             left = None if until is None else max(0.0, until - time.monotonic())
+            assert self._selector is not None
             if not self._selector.select(left) and until is not None and time.monotonic() >= until:
                 raise TimeoutError
 
@@ -405,13 +410,14 @@ class Transport(virtual.Transport):
             self.wake()
 
     def wake(self) -> None:
-        """Have whoever waits for events look again."""
+        """Wake the thread that waits for events."""
         with contextlib.suppress(OSError):  # full, so it looks; or closed
-            self._wakes.send(b"\0")
+            if self._wakes is not None:
+                self._wakes.send(b"\0")
 
     def _clear(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            while len(self._listens.recv(4096)) == 4096:
+            while self._listens is not None and len(self._listens.recv(4096)) == 4096:
                 pass
 
 

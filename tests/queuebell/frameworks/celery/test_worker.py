@@ -1,0 +1,151 @@
+"""Workers of Celery's own command: each pool, what Celery's users report of other brokers, and kills.
+
+===========================================================  ===========================================
+what users report of other brokers                           asked by
+===========================================================  ===========================================
+a task for later runs twice, or is held and lost             test_a_day_of_a_worker (for later)
+a long task is given to a second worker                      the same (begins once, beyond its lease)
+tasks are stuck, or lost, after a warm shutdown or SIGTERM   test_who_is_told_to_stop_or_killed
+acks_late stops after failures                               test_a_day_of_a_worker (retried, never, add)
+an idle worker polls                                         the same (no receive)
+ping and inspect fail                                        the same
+the prefetch multiplier is ignored                           test_who_is_told_to_stop_or_killed (another has it)
+a killed worker loses its task                               the same
+===========================================================  ===========================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kombu.pools
+import pytest
+
+from tests.support.command import ROOT, Serving, environment, serving
+from tests.support.processes import PATIENCE_S
+
+SHOP = "tests.queuebell.frameworks.celery.shop"
+
+
+class Shop:
+    """A bridge, and workers beside it."""
+
+    def __init__(self, bridge: Serving, folder: Path) -> None:
+        self.bridge, self.folder = bridge, folder
+        self.place = {"BROKER": bridge.url.replace("http", "queuebell", 1), "FOLDER": str(folder)}
+        os.environ.update(self.place)
+        self.tasks: Any = importlib.reload(importlib.import_module(SHOP))
+
+    @contextlib.contextmanager
+    def worker(self, pool: str, count: int = 1) -> Iterator[subprocess.Popen[str]]:
+        """Start a worker, and wait until it is ready."""
+        options = ("-P", pool, "-c", str(count), "-l", "INFO", "-n", f"{os.urandom(4).hex()}@here")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", SHOP, "worker", *options],
+            cwd=ROOT,
+            env=environment(self.place),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            assert process.stdout is not None
+            told = ""
+            for line in process.stdout:
+                told += line
+                if " ready." in line:
+                    break
+            else:
+                raise AssertionError(told)
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    def lines(self, *first: str) -> list[str]:
+        """Return what was written that begins so."""
+        with contextlib.suppress(FileNotFoundError):
+            text = (self.folder / "lines").read_text()
+            return [line for line in text.splitlines() if line.startswith(" ".join(first))]
+        return []
+
+    def state(self, queue: str = "celery") -> dict[str, Any]:
+        """Return what the bridge says of a queue."""
+        with urllib.request.urlopen(f"{self.bridge.url}/v1/queues/celery/{queue}", timeout=PATIENCE_S) as answer:
+            return dict(json.load(answer))
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    for name in ("BROKER", "FOLDER"):
+        monkeypatch.setenv(name, "")
+    with serving(tmp_path / "data") as bridge:
+        (tmp_path / "shop").mkdir()
+        shop = Shop(bridge, tmp_path / "shop")
+        yield shop
+        shop.tasks.app.close()
+        kombu.pools.reset()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "solo", pytest.param("threads", marks=pytest.mark.long)])
+def test_a_day_of_a_worker(shop: Shop, pool: str) -> None:
+    """Tasks at once, for later, beyond their lease, requeued, rejected, retried; and it answers who asks for it."""
+    tasks = shop.tasks
+    with shop.worker(pool, 2) as worker:
+        assert len(tasks.app.control.ping(timeout=PATIENCE_S, limit=1)) == 1
+        assert shop.state()["receives"] == {"total": 0, "empty": 0}
+        later = tasks.add.apply_async((3, 4), countdown=2)
+        assert tasks.add.delay(1, 2).get(timeout=PATIENCE_S) == 3
+        assert shop.state()["delayed"] == 1, "it waits in the store"
+        held = tasks.hold.delay("long", 5)
+        for task in (tasks.again, tasks.retried, *([tasks.dies] if pool == "prefork" else [])):
+            task.delay().get(timeout=PATIENCE_S)
+        tasks.never.delay()
+        assert later.get(timeout=PATIENCE_S) == 7
+        held.get(timeout=PATIENCE_S)
+        assert len(shop.lines("begins")) == len(shop.lines("ends")) == 1
+        assert shop.lines("again") == ["again False", "again True"]
+        assert shop.lines("retried") == ["retried 0", "retried 1"]
+        assert shop.lines("dies") == (["dies False", "dies True"] if pool == "prefork" else [])
+        assert shop.lines("add") == ["add 1 2", "add 3 4"]
+        assert tasks.add.delay(5, 6).get(timeout=PATIENCE_S) == 11
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(PATIENCE_S) == 0
+    assert shop.state()["depth"] == {"visible": 0, "invisible": 0}
+    assert shop.state("celery-poison")["depth"] == {"visible": 1, "invisible": 0}
+
+
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("solo", marks=pytest.mark.long)])
+def test_who_is_told_to_stop_or_killed(shop: Shop, pool: str) -> None:
+    """What runs ends, beyond its lease; what waits is another's at once; what was in hands at a kill comes again."""
+    tasks = shop.tasks
+    with shop.worker(pool) as first:
+        running = tasks.hold.delay("first", 5)
+        while not shop.lines("begins first"):
+            assert first.poll() is None
+        waits = tasks.hold.delay("second", 0)
+        first.send_signal(signal.SIGTERM)
+        with shop.worker(pool) as second:
+            waits.get(timeout=PATIENCE_S)
+            running.get(timeout=PATIENCE_S)
+            assert first.wait(PATIENCE_S) == 0
+            assert len(shop.lines("begins first")) == len(shop.lines("ends first")) == 1
+            lost = tasks.hold.delay("third", 1)
+            while not shop.lines("begins third"):
+                assert second.poll() is None
+            os.killpg(second.pid, signal.SIGKILL)
+        with shop.worker(pool):
+            lost.get(timeout=PATIENCE_S)
+    assert len(shop.lines("begins third")) == 2 and len(shop.lines("ends third")) == 1

@@ -637,23 +637,6 @@ def test_where_there_is_nobody_else_the_owner_is_asked_again() -> None:
     assert rig.work().owner == owner
 
 
-@pytest.mark.parametrize("says", ["started", "room", "cover"])
-def test_b5_whatever_shows_progress_ends_the_bar_and_hands_out_what_waited(says: str) -> None:
-    """B5: the debt that found nobody with room goes to it at once, and its `started` is waited for from then on."""
-    rig, number, gen = stuck()
-    if says == "started":
-        rig.started(number, gen - 1)
-    elif says == "room":
-        rig.room(number, 32)
-    else:
-        rig.cover(number, gen - 1)
-    entry = rig.work().sessions.get(number)
-    assert (entry.stuck, entry.unresponsive, rig.work().sessions.any_ready) == (False, False, True)
-    assert rig.work().owner == number and rig.gens(number) == [gen]
-    assert rig.work().unacked == ((gen, rig.now),)
-    assert rig.scheduler.dispatch.agenda.when(("start", QUEUE)) == rig.now + 2.0
-
-
 def test_s31_a_session_speaks_of_its_own_queues_alone() -> None:
     """Whatever it says of another's: what is owed there stays owed, nobody is woken for it, and no timer is set."""
     rig = Rig()

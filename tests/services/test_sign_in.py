@@ -65,7 +65,7 @@ def only_went_there(shown: Opened, issuer: BackgroundServer) -> None:
 
 @pytest.mark.parametrize("secret", ["", "s3cret: +&é"], ids=["public", "confidential"])
 def test_one_signs_in_and_sees_what_is_granted(chromium: Browser, tmp_path: pathlib.Path, secret: str) -> None:
-    """By the provider's form, back to the same view, read-only; out again for good; a link of a stranger shows nothing."""
+    """By the provider's form, back to the same view, read-only; out again for good; a stranger's link shows nothing."""
     with signing_in(tmp_path, secret) as (bridge, issuer), opened(chromium, bridge.url, "#/bridge") as shown:
         page = shown.page
         sent: list[str] = []

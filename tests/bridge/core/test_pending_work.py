@@ -9,9 +9,8 @@ from queuebell.bridge.contract.wire import (
     StoreDepth,
     Subscription,
 )
-from queuebell.bridge.core.pending_work import Counted, PendingQueues, PendingWork
+from queuebell.bridge.core.pending_work import Counted, PendingQueues
 from queuebell.bridge.core.sessions import (
-    QueueSessions,
     Session,
     Sessions,
     SessionTimeouts,
@@ -99,10 +98,6 @@ def test_b8_a_session_that_ended_meanwhile_hides_nobody_who_is_dead() -> None:
         silence.expect(session)
     sessions.remove(one)
     assert silence.dead(30.0) == [two]
-
-
-def work(queue: str = "a/b") -> PendingWork:
-    return PendingWork(queue=queue, sessions=QueueSessions(), numbers=Tuning(Periods()).of(queue))
 
 
 def news(rig: Rig) -> list[Fact]:

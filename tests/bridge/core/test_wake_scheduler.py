@@ -439,24 +439,6 @@ def test_o4_the_audit_goes_on_whoever_comes_while_nobody_else_is_there() -> None
     assert rig.scheduler.embedded.audit_found == 2
 
 
-def stuck() -> tuple[Rig, int, int]:
-    """Return a rig whose only session owned a debt and is barred as stuck since 115.0, and the debt's generation."""
-    rig = Rig(heartbeat_s=5.0)
-    number = rig.join()
-    rig.settle_hello(number)
-    rig.trigger()
-    (gen,) = rig.gens(number)
-    rig.started(number, gen)
-    for _ in range(3):
-        rig.wait(5.0)
-        rig.beat(number)
-    assert any(isinstance(fact, OwnerStuck) for fact in rig.facts)
-    assert (rig.work().owner, rig.work().dirty, rig.work().sessions.any_ready) == (None, True, False)
-    rig.wait(1.0)
-    assert not rig.wakes(number)
-    return rig, number, gen
-
-
 def worker(rig: Rig, done: int, *, bye: bool) -> None:
     """Have a worker come, tell what it handled, and go."""
     number = rig.join(QUEUE)

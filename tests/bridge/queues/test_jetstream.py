@@ -94,11 +94,6 @@ async def ack_wait(store: JetStreamStore) -> float:
     return state.ack_wait_s
 
 
-async def has(store: JetStreamStore, messages: int) -> bool:
-    found = await store.depth(QUEUE)
-    return found is not None and found.visible == messages
-
-
 def test_acknowledgements_are_read() -> None:
     """The subject of an acknowledgement tells stream, count, sequence and time, in the short and the long form."""
     short = "$JS.ACK.queuebell=a=b.queuebell.2.7.9.1700000000123456789.4"

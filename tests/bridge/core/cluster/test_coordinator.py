@@ -673,7 +673,7 @@ def test_who_tells_says_so_soon_and_once_for_all_that_was_told(way: str) -> None
     assert rig.says_sent() == []
     rig.wait(MERGE_S)
     (said,) = rig.says_sent()
-    assert (said.queue, said.hook) == (QUEUE, None if way == SUBJECTS else HOOK)
+    assert (said.boot, said.queue, said.hook) == (BOOT, QUEUE, None if way == SUBJECTS else HOOK)
     assert said.age_ms in (50, 51)
     assert LAST in said.heard
     rig.keep(3.0, LAST)

@@ -11,9 +11,11 @@ from queuebell.bridge.contract.wire import (
 )
 from queuebell.bridge.core.pending_work import Counted, PendingQueues
 from queuebell.bridge.core.sessions import (
+    QueueSessions,
     Session,
     Sessions,
     SessionTimeouts,
+    session_queue,
 )
 from queuebell.bridge.core.settings import Periods, Tuning
 from queuebell.bridge.observe.facts import (
@@ -86,6 +88,15 @@ def test_a_clean_name_goes_before_an_older_one_with_a_debt() -> None:
     ledger.get_or_add("a/clean", 0.0)
     ledger.get_or_add("a/new", 0.0)
     assert sorted(ledger.by_queue) == ["a/new", "a/owed"]
+
+
+def test_one_of_two_who_read_elsewhere_leaves_and_the_other_counts() -> None:
+    """Else a trigger beside an own queue of the same name would be nobody's."""
+    entries = QueueSessions()
+    for number in (1, 2):
+        entries.add(session_queue(number, Subscription("a/b", 4), accepts=False))
+    entries.remove(2)
+    assert entries.any_foreign
 
 
 def test_b8_a_session_that_ended_meanwhile_hides_nobody_who_is_dead() -> None:

@@ -467,6 +467,15 @@ def test_a_queue_that_only_a_gap_marked_is_no_fault() -> None:
     assert judge(WELL, {"unattended": rows}, []) == []
 
 
+def test_each_trouble_has_its_own_advice() -> None:
+    """Not that for a state which nobody knows; who has no name is called a worker."""
+    known = ["silent", "behind", "failing", "workers", "hung", "starved", "stuck", "deaf", "unreached", "disabled"]
+    states = [*known, "new"]
+    problems = judge(WELL, {"sessions": [{"state": each, "detail": "so and so"} for each in states]}, [])
+    assert len({problem.advice for problem in problems}) == len(states)
+    assert {problem.subject for problem in problems} == {"a worker"}
+
+
 @pytest.mark.parametrize(("exists", "command"), [(True, "delete"), (False, "forget")])
 def test_a_mistaken_name_can_be_got_rid_of(exists: bool, command: str) -> None:
     """The way depends on whether the queue stands here."""

@@ -22,7 +22,6 @@ from queuebell.bridge.access.keys import Access, AccessList, Certificate, Key, n
 from queuebell.bridge.access.limits import NO_LIMITS, Limits
 from queuebell.bridge.access.sign_in import (
     CHANCE_BYTES,
-    Provider,
     begin,
     check,
     exchange,
@@ -230,11 +229,6 @@ def test_a_token_of_another_sign_in(changed: dict[str, Any], claim: str) -> None
     """Is known by the claim that is another's."""
     claims = {"iss": ISSUER, "aud": "page", "nonce": nonce_of("v"), **changed}
     assert wrong(claims, SETTINGS, "v") == claim
-
-
-def test_what_is_believed_unless_said() -> None:
-    """Basic, and that the issuer does not name itself (Discovery 3, RFC 9207 3)."""
-    assert Provider(ISSUER, f"{ISSUER}/auth", f"{ISSUER}/token", ("client_secret_basic",), False) == PROVIDER
 
 
 NOW_JWKS = 1_700_000_000.0

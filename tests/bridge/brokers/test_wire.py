@@ -21,7 +21,6 @@ import base64
 import contextlib
 import gc
 import hashlib
-import os
 import pathlib
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -34,8 +33,8 @@ from queuebell.bridge.access.access_watch import AccessWatch
 from queuebell.bridge.brokers import wire as wires
 from queuebell.bridge.brokers.wire import Wire
 from queuebell.bridge.contract.calls import CALL_BYTES_MAX, WINDOW, decode_call, encode_answer
-from queuebell.bridge.contract.errors import ChannelLost, Closed, NotAllowed, StoreUnavailable, UnknownOutcome
-from queuebell.bridge.contract.wire import Bye, Ended, Goaway, Hello, Ready, Welcome, encode_frame
+from queuebell.bridge.contract.errors import Closed, NotAllowed, StoreUnavailable, UnknownOutcome
+from queuebell.bridge.contract.wire import Goaway, Hello, Ready, Welcome, encode_frame
 from queuebell.bridge.http.wire import _BINARY as BINARY
 from queuebell.bridge.http.wire import ws_frame
 from queuebell.bridge.queues.base import Claim, NewMessage, Settlement
@@ -49,7 +48,7 @@ from tests.support.processes import environment
 from tests.support.web import Served, serving
 
 # Private: `_send_call`, `_transport`: where a wire is cut; `_wires`, `_calls`: what the bridge has open; `_BINARY`: its
-# frames; `_of_loops`, `_requests`, `_mine`, `_timer`, `_then`: what the client has open and waits for.
+# frames; `_of_loops`, `_timer`, `_then`: what the client has open and waits for.
 
 QUEUE = "billing/orders"
 PATIENCE_S = 60
@@ -407,43 +406,6 @@ async def test_large_calls_go_over_http(served: Served) -> None:
         assert CALL_BYTES_MAX < 2 * 60_000
 
 
-async def test_a_session_that_ends_leaves_the_calls(served: Served) -> None:
-    """Late frames for it are dropped; the next session of the channel is another one."""
-    store, channel = HttpStore(served.server.url), WebSocketChannel(served.server.url)
-    await store.put(QUEUE, [b"x"])
-    link = await channel.connect()
-    link.send(HELLO)
-    assert isinstance(await link.receive(), Welcome)
-    other = WebSocketChannel(served.server.url)
-    replacing = await other.connect()
-    replacing.send(HELLO)
-    assert isinstance(await replacing.receive(), Welcome)
-    with pytest.raises(ChannelLost):
-        await link.receive()
-    await store.put(QUEUE, [b"x"])
-    await link.close()
-    again = await channel.connect()
-    again.send(HELLO)
-    assert isinstance(await again.receive(), Welcome)
-    assert open_at(served) == 2
-    await channel.close()
-    await other.close()
-    await store.close()
-
-
-async def test_a_child_process_forgets_the_wires_of_its_parent(served: Served) -> None:
-    """It closes none of them, and opens its own."""
-    async with HttpStore(served.server.url) as store:
-        await store.put(QUEUE, [b"x"])
-        assert len(wires._of_loops) >= 1
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if len(wires._of_loops) == 0 and not store._requests._wires._mine else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        await store.put(QUEUE, [b"x"])
-        assert open_at(served) == 1
-
-
 LIGHT = """
 import asyncio, sys
 from queuebell import open_store
@@ -465,11 +427,6 @@ async def test_a_put_loads_no_aiohttp(served: Served) -> None:
     )
     out, _ = await process.communicate()
     assert (out.decode().strip(), process.returncode) == ("False", 0)
-
-
-def test_a_frame_that_ends_a_session_has_a_code() -> None:
-    """As a WebSocket's."""
-    assert encode_frame(Ended(1012, "x")) == b'{"type":"ended","code":1012,"reason":"x"}'
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -562,23 +519,6 @@ async def test_closing_ends_a_call_that_waits_for_its_wire() -> None:
     with pytest.raises(Closed):
         await put
     server.close()
-
-
-async def test_a_session_that_never_said_hello_leaves_the_wire_free(served: Served) -> None:
-    """Also where there was another one before."""
-    channel = WebSocketChannel(served.server.url)
-    for number in range(3):
-        link = await channel.connect()
-        if number != 1:
-            link.send(HELLO)
-            assert isinstance(await link.receive(), Welcome)
-            link.send(Bye())
-            assert isinstance(await link.receive(), Bye)
-            with pytest.raises(ChannelLost):
-                await link.receive()
-        await link.close()
-        assert open_at(served) == 1
-    await channel.close()
 
 
 def test_a_loop_that_ended_is_freed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuebell.bridge.contract.wire import Bye, EmptyReceive, Hello, Started, Subscription
+from queuebell.bridge.contract.wire import EmptyReceive, Hello, Subscription
 from queuebell.bridge.core.commands import Reclaim
 from queuebell.bridge.observe.facts import Covered, Suspended
 from queuebell.bridge.service.clocks import SuspendWatch
@@ -56,50 +56,6 @@ def test_b7_a_cover_that_is_too_old_is_answered_by_the_wake_again() -> None:
     assert asked(rig, first, second) == []
     rig.wait(0.125)
     assert asked(rig, first, second) == [first, second], "and `started` is waited for again"
-    rig.more(first, unannounced=False), rig.more(second, unannounced=False)
-    asked(rig, first, second)
-    third = rig.join(capacity=0)
-    assert rig.work().owner is None
-    rig.work().sessions.get(first).full = False
-    rig.work().sessions.refresh(rig.work().sessions.get(first))
-    rig.cover(third, 1)
-    assert asked(rig, first, second) == [first], "an old cover of anybody finds an owner for a debt that has none"
-
-
-def test_b7_covers_are_dated_by_when_their_receive_began() -> None:
-    """The newest counts, in whatever order they come; that of another boot, or of a queue not listened to, does not."""
-    rig, first, second = owned()
-    rig.wait(4.0)
-    rig.say(first, EmptyReceive(QUEUE, BOOT, 1, 1500))
-    assert rig.work().found_empty_at == 102.5
-    rig.say(second, EmptyReceive(QUEUE, BOOT, 1, 2500))
-    assert rig.work().found_empty_at == 102.5
-    rig.say(second, EmptyReceive(QUEUE, BOOT, 1, 250))
-    assert rig.work().found_empty_at == 103.75
-    rig.say(second, EmptyReceive(QUEUE, "c" * 32, 1, 0))
-    assert rig.work().found_empty_at == 103.75
-    rig.say(second, EmptyReceive("a/other", BOOT, 1, 0))
-    assert rig.scheduler.pending.find("a/other") is None
-
-
-@pytest.mark.parametrize("gen", [0, 1, 2, 3, 4])
-def test_b3_a_started_answers_what_its_sender_knew(gen: int) -> None:
-    """Up to its generation; one that was never given answers nothing, and one of another boot neither."""
-    rig, first, second = owned()
-    rig.wait(0.5)
-    rig.trigger()
-    rig.wait(0.25)
-    rig.trigger()
-    rig.say(first, Started(QUEUE, "c" * 32, 3))
-    assert rig.work().unacked == ((1, 100.0), (3, 100.75))
-    rig.started(first, gen)
-    assert rig.work().unacked == {0: ((1, 100.0), (3, 100.75)), 1: ((3, 100.75),), 2: ((3, 100.75),), 3: ()}.get(
-        gen, ((1, 100.0), (3, 100.75))
-    )
-    due = rig.scheduler.dispatch.agenda.when(("start", QUEUE))
-    assert due == {1: 102.75, 2: 102.75, 3: None}.get(gen, 102.0)
-    assert rig.work().started_at == (None if gen > 3 else 100.75)
-    assert rig.scheduler.dispatch.agenda.when(("progress", QUEUE)) == (None if gen > 3 else 115.75)
 
 
 def test_a_listener_that_learns_its_queue_is_own_says_so_with_its_cover() -> None:
@@ -119,38 +75,6 @@ def test_a_listener_that_learns_its_queue_is_own_says_so_with_its_cover() -> Non
     assert not rig.work().due, "the store tells when the next one is visible"
     rig.lose(number)
     assert not rig.work().due, "and of its leases as well"
-
-
-def test_a_hello_marks_a_queue_never_heard_of_and_no_other() -> None:
-    """B10: neither one with a debt, nor one with something due; of an own one what is visible."""
-    rig = Rig()
-    rig.trigger("a/due", not_before_ms=60_000)
-    rig.trigger("a/owed")
-    rig.level(3, queue="a/own")
-    rig.scheduler.dispatch.settle(rig.work("a/own"))
-    number = rig.join("a/due", "a/owed", "a/new")
-    assert {wake.queue: (wake.reason, wake.size) for wake in rig.wakes(number)} == {
-        "a/owed": ("trigger", 1), "a/new": ("resync", 1),
-    }  # fmt: skip
-    own = rig.join("a/own", own=True)
-    assert [(wake.reason, wake.size) for wake in rig.wakes(own)] == [("resync", 3)]
-    assert rig.work("a/own").foreign is False
-    assert rig.work("a/new").foreign
-
-
-def test_o1_who_covers_visible_work_alone_is_left_to_the_audit() -> None:
-    """O1: asked again at once, an honest mistake would go round for ever between the two; H later it is asked."""
-    rig = Rig()
-    number = rig.join(own=True)
-    rig.level(2, rose=True, put=2)
-    (gen,) = rig.gens(number)
-    rig.started(number, gen)
-    rig.cover(number, gen)
-    assert (rig.work().dirty, rig.work().owner) == (True, None)
-    rig.wait(4.875)
-    assert not rig.wakes(number)
-    rig.wait(0.125)
-    assert rig.gens(number) == [gen]
 
 
 def test_o7_who_leaves_a_queue_gives_back_what_it_was_handed_of_it() -> None:
@@ -229,9 +153,6 @@ def test_nobody_dies_at_the_moment_of_resume() -> None:
     assert set(rig.ended) == {dead}
 
 
-OTHER = "billing/refunds"
-
-
 def reasons(rig: Rig, number: int, seconds: int) -> list[tuple[str, int]]:
     """Return what a session that covers at once is woken for, and after how many seconds."""
     found: list[tuple[str, int]] = []
@@ -277,13 +198,6 @@ def test_a_lost_cover_is_healed_by_a_heartbeat() -> None:
     assert rig.work().dirty
     rig.beat(first, covered=gen, gen=gen)
     assert not rig.work().dirty
-
-
-def test_leases_that_a_bye_names_become_timers() -> None:
-    """B8, L12: what a listener leaves behind is looked at when it ends, and nobody else tells of it."""
-    rig, first, second = restarted()
-    rig.say(second, Bye({QUEUE: [5000, 9000], OTHER: [1000]}))
-    assert reasons(rig, first, 700) == [("lease", 6), ("lease", 10)]
 
 
 @pytest.mark.parametrize("level", ["room", "beat"])

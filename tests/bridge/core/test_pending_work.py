@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-from queuebell.bridge.contract.event import CloudQueueWorkDetected
 from queuebell.bridge.contract.wire import (
-    BridgeHeartbeat,
-    Bye,
-    EmptyReceive,
     Hello,
-    LastEmptyReceive,
     ListenerHeartbeat,
     QueueBeat,
     StoreDepth,
     Subscription,
-    Wake,
-    Welcome,
-    WelcomedQueue,
 )
-from queuebell.bridge.core.pending_work import Counted, PendingQueues, PendingWork
+from queuebell.bridge.core.pending_work import Counted, PendingQueues
 from queuebell.bridge.core.sessions import (
     QueueSessions,
     Session,
-    SessionQueue,
     Sessions,
     SessionTimeouts,
     session_queue,
 )
 from queuebell.bridge.core.settings import Periods, Tuning
 from queuebell.bridge.observe.facts import (
-    Covered,
-    DuplicateDropped,
     Fact,
     ReceivesTold,
     SessionClosed,
-    SessionOpened,
-    Triggered,
-    Woken,
 )
 from queuebell.bridge.observe.slices import at_once
 from queuebell.bridge.service.state.status import crowded, findings
-from tests.support.bells import BOOT, QUEUE, Rig
-
-
-def numbers(entries: list[SessionQueue]) -> list[int]:
-    return [one.session for one in entries]
+from tests.support.bells import QUEUE, Rig
 
 
 def test_who_comes_to_a_name_that_was_forgotten_is_asked_to_look() -> None:
@@ -108,37 +90,13 @@ def test_a_clean_name_goes_before_an_older_one_with_a_debt() -> None:
     assert sorted(ledger.by_queue) == ["a/new", "a/owed"]
 
 
-def entry_of(
-    session: int, *, own: bool = False, accepts: bool = False, capacity: int = 4, free: int | None = None
-) -> SessionQueue:
-    """Return a seat as a hello asks for it."""
-    return session_queue(session, Subscription("a/b", capacity, own=own, free=free), accepts=accepts)
-
-
-def test_which_sessions_are_own_is_counted_through_every_change() -> None:
-    """Seated, seated anew as the other kind, turned own by a cover, and gone: both counts are right after each."""
+def test_one_of_two_who_read_elsewhere_leaves_and_the_other_counts() -> None:
+    """Else a trigger beside an own queue of the same name would be nobody's."""
     entries = QueueSessions()
-    assert (entries.any_own, entries.any_foreign, entries.any_ready, len(entries)) == (False, False, False, 0)
-    one, two = entry_of(1), entry_of(2)
-    entries.add(one), entries.add(two)
-    assert (entries.any_own, entries.any_foreign) == (False, True)
-    entries.make_embedded(one)
-    entries.make_embedded(one)
-    assert (one.own, entries.any_own, entries.any_foreign) == (True, True, True)
-    entries.make_embedded(two)
-    assert (entries.any_own, entries.any_foreign) == (True, False)
-    entries.add(entry_of(1))
-    assert (entries.any_own, entries.any_foreign, len(entries)) == (True, True, 2)
-    assert entries.remove(2) is two
-    assert (entries.any_own, entries.any_foreign) == (False, True)
-    assert entries.remove(2) is None
-    entries.remove(1)
-    assert (entries.any_own, entries.any_foreign, entries.any_ready, len(entries)) == (False, False, False, 0)
-    three, four = entry_of(3, own=True), entry_of(4, own=True)
-    entries.add(three), entries.add(four), entries.remove(3)
-    assert (entries.any_own, entries.any_foreign) == (True, False)
-    entries.remove(4)
-    assert not entries.any_own
+    for number in (1, 2):
+        entries.add(session_queue(number, Subscription("a/b", 4), accepts=False))
+    entries.remove(2)
+    assert entries.any_foreign
 
 
 def test_b8_a_session_that_ended_meanwhile_hides_nobody_who_is_dead() -> None:
@@ -153,23 +111,10 @@ def test_b8_a_session_that_ended_meanwhile_hides_nobody_who_is_dead() -> None:
     assert silence.dead(30.0) == [two]
 
 
-ME, YOU = "1" * 32, "2" * 32
-
-
-def work(queue: str = "a/b") -> PendingWork:
-    return PendingWork(queue=queue, sessions=QueueSessions(), numbers=Tuning(Periods()).of(queue))
-
-
 def news(rig: Rig) -> list[Fact]:
     """Return and forget what was told."""
     told, rig.facts = rig.facts, []
     return told
-
-
-def heard(rig: Rig, number: int) -> list[object]:
-    """Return and forget every frame that a session was sent."""
-    frames, rig.frames[number] = rig.frames[number], []
-    return list(frames)
 
 
 def test_ends_of_sessions_that_do_not_say_bye() -> None:
@@ -219,51 +164,6 @@ def test_a_beat_that_tells_of_receives_and_depth_is_counted() -> None:
     assert rig.scheduler.pending.find("a/other") is None
     rig.beat(number)
     assert rig.work().sessions.get(number).failing_since is None
-
-
-def test_the_life_of_a_session_frame_by_frame() -> None:
-    """From its hello to its bye: what it is sent, and what is told of it."""
-    rig = Rig(sweep_s=60.0)
-    number = rig.join()
-    assert heard(rig, number) == [
-        Welcome(BOOT, 5000, 60_000, 1, [WelcomedQueue(QUEUE, 1, clean=False, covered_age_ms=None)]),
-        Wake(QUEUE, BOOT, 1, "resync", 1, 0),
-    ]
-    assert news(rig) == [SessionOpened(1, "listener 1", "test", 1), Woken(QUEUE, 1, "resync", 0.0, 0)]
-    rig.wait(1.0)
-    rig.started(number, 1)
-    rig.say(number, EmptyReceive(QUEUE, BOOT, 1, 500))
-    assert news(rig) == [Covered(QUEUE, settled=True)]
-    rig.wait(2.0)
-    rig.say(number, ListenerHeartbeat(99))
-    assert heard(rig, number) == [BridgeHeartbeat(BOOT, 99, 0, 1, {QUEUE: LastEmptyReceive(1, 2500)})]
-    rig.cover(number, 1)
-    assert news(rig) == [Covered(QUEUE, settled=False)], "nothing was owed"
-    rig.bye(number)
-    assert heard(rig, number) == [Bye()]
-    assert rig.ended == {number: (1000, "bye")}
-    assert news(rig) == [SessionClosed(1, "listener 1", "bye")]
-    assert rig.scheduler.deadline() == rig.scheduler.dispatch.agenda.when(("audit", 0)), (
-        "no timer of the session is left"
-    )
-
-
-def test_triggers_are_told_and_copies_as_well() -> None:
-    """With the bus, the size and how many they stand for."""
-    rig = Rig()
-    event = CloudQueueWorkDetected("billing", "orders", 4, id="1", source="p")
-    rig.scheduler.trigger(rig.now, event, "http", count=3)
-    rig.scheduler.trigger(rig.now, event, "nats", count=3)
-    rig.scheduler.trigger(rig.now, event, "http", redelivered=True)
-    rig.scheduler.trigger(rig.now, event, "http")
-    rig.drive()
-    assert news(rig) == [
-        Triggered(QUEUE, "http", 4, 3),
-        DuplicateDropped(QUEUE, "nats"),
-        DuplicateDropped(QUEUE, "http"),
-        Triggered(QUEUE, "http", 4, 1),
-    ]
-    assert (rig.work().triggers, rig.work().size) == (4, 8)
 
 
 def test_a_name_takes_little_memory() -> None:

@@ -439,24 +439,6 @@ def test_o4_the_audit_goes_on_whoever_comes_while_nobody_else_is_there() -> None
     assert rig.scheduler.embedded.audit_found == 2
 
 
-def stuck() -> tuple[Rig, int, int]:
-    """Return a rig whose only session owned a debt and is barred as stuck since 115.0, and the debt's generation."""
-    rig = Rig(heartbeat_s=5.0)
-    number = rig.join()
-    rig.settle_hello(number)
-    rig.trigger()
-    (gen,) = rig.gens(number)
-    rig.started(number, gen)
-    for _ in range(3):
-        rig.wait(5.0)
-        rig.beat(number)
-    assert any(isinstance(fact, OwnerStuck) for fact in rig.facts)
-    assert (rig.work().owner, rig.work().dirty, rig.work().sessions.any_ready) == (None, True, False)
-    rig.wait(1.0)
-    assert not rig.wakes(number)
-    return rig, number, gen
-
-
 def worker(rig: Rig, done: int, *, bye: bool) -> None:
     """Have a worker come, tell what it handled, and go."""
     number = rig.join(QUEUE)
@@ -635,23 +617,6 @@ def test_where_there_is_nobody_else_the_owner_is_asked_again() -> None:
     rig.wait(4.2)
     assert rig.gens(owner) == [gen]
     assert rig.work().owner == owner
-
-
-@pytest.mark.parametrize("says", ["started", "room", "cover"])
-def test_b5_whatever_shows_progress_ends_the_bar_and_hands_out_what_waited(says: str) -> None:
-    """B5: the debt that found nobody with room goes to it at once, and its `started` is waited for from then on."""
-    rig, number, gen = stuck()
-    if says == "started":
-        rig.started(number, gen - 1)
-    elif says == "room":
-        rig.room(number, 32)
-    else:
-        rig.cover(number, gen - 1)
-    entry = rig.work().sessions.get(number)
-    assert (entry.stuck, entry.unresponsive, rig.work().sessions.any_ready) == (False, False, True)
-    assert rig.work().owner == number and rig.gens(number) == [gen]
-    assert rig.work().unacked == ((gen, rig.now),)
-    assert rig.scheduler.dispatch.agenda.when(("start", QUEUE)) == rig.now + 2.0
 
 
 def test_s31_a_session_speaks_of_its_own_queues_alone() -> None:

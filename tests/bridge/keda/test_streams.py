@@ -32,27 +32,6 @@ from tests.support.sim_loop import pass_time, simulated
 
 # Private: `_agenda`, `_of_queue`, `_targets`: released memory, visible nowhere else.
 
-CROSSED = {
-    "own queue": "an_own_queue_from_the_put_to_the_last_delete",
-    "own queue whose workers read elsewhere": "a_queue_of_the_bridge_whose_workers_read_elsewhere",
-    "engine of several bridges": "an_engine_counts_what_any_bridge_put",
-    "store elsewhere, counted": "a_named_store_is_counted_once_for_all",
-    "store elsewhere, not counted": "a_queue_elsewhere_without_a_name_goes_by_what_workers_say",
-    "store that fails": "a_store_that_cannot_be_counted_ends_nobody",
-    "JetStream's lapsed leases": "what_lapsed_counts_as_leased_where_only_a_receive_tells",
-    "delayed put": "a_delayed_message_is_work_some_seconds_before_it_is_due",
-    "workers without a session": "what_workers_without_a_session_hold_is_work",
-    "pause": "a_paused_queue_starts_nobody_and_ends_nobody_who_is_busy",
-    "queuebell scale beside it": "a_scaler_of_ours_is_no_busy_worker",
-    "triggers missed on a bus": "a_gap_starts_a_pod_only_where_nobody_can_count",
-    "more names than are kept": "a_name_that_may_have_been_forgotten_counts_as_work",
-    "cluster with a store": "any_bridge_of_a_cluster_can_be_asked",
-    "cluster without one": "a_bridge_that_cannot_know_says_so_rather_than_end_anybody",
-    "many streams": "a_thousand_streams_of_an_idle_own_queue_cost_no_count_and_one_timer",
-    "slow reader": "a_stream_that_is_not_read_holds_one_answer",
-    "flood of puts": "a_queue_that_changes_all_the_time_is_not_told_all_the_time",
-}
-"""What there is besides, and which test has both. Keys, grants, limits, TLS, stops and floods: `test_server.py`."""
 
 QUEUE = "billing/orders"
 TARGET = Target(QUEUE)
@@ -196,13 +175,6 @@ class World:
         work = self.bridge.scheduler.pending.by_queue[QUEUE]
         session.feed(Started(QUEUE, self.bridge.boot, work.gen))
         session.feed(EmptyReceive(QUEUE, self.bridge.boot, work.gen, 0, store="5" * 8))
-
-
-def test_every_crossing_has_its_test() -> None:
-    """The table names tests that are there, each for one thing."""
-    here = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
-    assert set(CROSSED.values()) <= here
-    assert len(set(CROSSED.values())) == len(CROSSED)
 
 
 @simulated
@@ -367,21 +339,6 @@ async def test_a_named_store_is_counted_once_for_all(announced: bool) -> None:
 
 
 @simulated
-async def test_a_paused_queue_of_a_named_store_starts_nobody() -> None:
-    elsewhere = Counted()
-    async with World.made(east=elsewhere) as world:
-        target = Target(QUEUE, "east")
-        told = await world.watch(target)
-        await elsewhere.fill(b"x", b"y")
-        await elsewhere.pause(QUEUE)
-        await pass_time(2 * REPEAT_S)
-        assert (told.now, world.work(target)) == (False, 0)
-        await elsewhere.pause(QUEUE, False)
-        await pass_time(2 * REPEAT_S)
-        assert (told.now, world.work(target)) == (True, 2)
-
-
-@simulated
 async def test_a_store_that_cannot_be_counted_ends_nobody(caplog: pytest.LogCaptureFixture) -> None:
     """What was said stands, an announcement is told all the same, and polls are told that nothing is known."""
     elsewhere = Counted()
@@ -407,24 +364,6 @@ async def test_a_store_that_cannot_be_counted_ends_nobody(caplog: pytest.LogCapt
         elsewhere.fails = True
         await pass_time(2 * REPEAT_S)
         assert [each.getMessage() for each in caplog.records if each.name == "queuebell.keda"] == wanted * 2
-
-
-@simulated
-async def test_an_engine_counts_what_any_bridge_put() -> None:
-    """A put here is told at once, one through another bridge by the next count; leases are work whoever holds them."""
-    engine = cast("QueueStore", Shared())
-    async with World.made(engine) as world:
-        told = await world.watch()
-        assert told.now is False
-        await world.bridge.store.put(QUEUE, [NewMessage(b"x")] * 2)
-        await pass_time(PROMPT_S)
-        assert told.now is True
-        await pass_time(FRESH_S)
-        assert (await world.counts.fresh((QUEUE, None))).visible == 2
-        await engine.receive(QUEUE, 2, 600.0)
-        world.cover(world.worker())
-        await pass_time(2 * REPEAT_S)
-        assert (told.now, world.work()) == (True, 2)
 
 
 @simulated

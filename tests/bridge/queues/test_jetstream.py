@@ -19,7 +19,6 @@ from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 from queuebell.bridge.brokers.base import Incoming
 from queuebell.bridge.contract.errors import (
     BadInput,
-    BusUnavailable,
     ConfigurationError,
     QueueNotFound,
     StoreError,
@@ -37,9 +36,7 @@ from queuebell.bridge.queues.jetstream.api import (
     Delivery,
     Names,
     Refusal,
-    Stored,
     Taken,
-    decoded,
     meaning,
     reference_of,
 )
@@ -48,8 +45,7 @@ from queuebell.bridge.queues.jetstream.wire import Answers
 from tests.support.brokers import NatsServer, nats_that_says
 from tests.support.processes import PATIENCE_S
 
-# Private: `_api`, `_broker`, `_probe`, `_pull`, `_put_consumer`, `_wire`: replaced by a server that is silent, late
-# or wrong.
+# Private: `_api`, `_pull`, `_wire`: replaced by a server that is silent, late or wrong.
 # `_checked_streams`: the streams that a store has checked.
 
 QUEUE = "shop/orders"
@@ -96,11 +92,6 @@ async def ack_wait(store: JetStreamStore) -> float:
     """How long leases last, as the server has it."""
     state = await store._api.consumer(NAMES)
     return state.ack_wait_s
-
-
-async def has(store: JetStreamStore, messages: int) -> bool:
-    found = await store.depth(QUEUE)
-    return found is not None and found.visible == messages
 
 
 def test_acknowledgements_are_read() -> None:
@@ -211,31 +202,6 @@ def test_what_a_refusal_means(refusal: Refusal, kind: type[StoreError], said: st
     assert re.fullmatch(f"jetstream: {said}", str(error))
 
 
-def test_an_answer_that_is_none() -> None:
-    """Nothing is known of what was done then."""
-    with pytest.raises(UnknownOutcome, match="did not come from JetStream"):
-        decoded(b"{", Stored)
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-async def test_a_connection_that_does_not_answer_is_left(replaced: bool) -> None:
-    """It is closed, and the next request makes another one; one that was made meanwhile stays."""
-    closed: list[object] = []
-
-    class Silent:
-        async def probe(self) -> None:
-            raise BusUnavailable("silent")
-
-        async def close(self) -> None:
-            closed.append(self)
-
-    wire = JetStreamStore("nats://127.0.0.1:4222")._wire
-    silent, other = Silent(), Silent()
-    wire._broker = other if replaced else silent  # type: ignore[assignment]
-    await wire._probe(silent)  # type: ignore[arg-type]
-    assert (wire._broker, closed) == (other if replaced else None, [silent])
-
-
 class TestJetStream:
     async def test_a_count_that_fails_takes_no_message_along(
         self, server: NatsServer, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
@@ -320,25 +286,6 @@ class TestJetStream:
                 await store.receive(QUEUE, 2, 2.0)
         assert len(pulls) == (what == "consumer"), "what is gone is forgotten: nothing is asked of it in vain"
 
-    async def test_whoever_shortens_all_the_time_is_told_of(
-        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A lease that cannot be had is not taken: the change is read back, and tried a few times."""
-        await store.create(QUEUE)
-        await store.receive(QUEUE, 1, 2.0)
-        write, left = store._api._put_consumer, [2]
-
-        async def undone(names: Names, config: dict[str, Any], action: str) -> ConsumerState:
-            left[0] -= 1
-            return await write(names, {**config, "ack_wait": 2 * NANO} if left[0] >= 0 else config, action)
-
-        monkeypatch.setattr(store._api, "_put_consumer", undone)
-        await store.receive(QUEUE, 1, 5.0)
-        assert await ack_wait(store) == 5.0
-        left[0] = 9
-        with pytest.raises(StoreUnavailable, match="shortening"):
-            await store.receive(QUEUE, 1, LONG)
-
     async def test_headers_count_in_what_the_server_takes(self, tmp_path: Path) -> None:
         """More than fits in one message is refused, and the connection goes on: the server would have ended it."""
         async with (
@@ -413,21 +360,6 @@ class TestAConsumerThatHasNotHeardYet:
         self.unresponsive(store, monkeypatch, 10)
         received = await store.receive(QUEUE, 5, LONG)
         assert (received.messages, received.blocked) == ([], True)
-
-    async def test_a_question_that_fails_takes_no_message_along(
-        self, store: JetStreamStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """What was received before it is leased: it is handed over, and the answer proves nothing."""
-
-        async def fails(*_: object) -> bool:
-            raise StoreUnavailable("no leader")
-
-        await store.put(QUEUE, [NewMessage(b"one")])
-        monkeypatch.setattr(store, "_behind", fails)
-        received = await store.receive(QUEUE, 5, LONG)
-        assert ([message.body for message in received.messages], received.blocked) == ([b"one"], True)
-        with pytest.raises(StoreUnavailable, match="no leader"):
-            await store.receive(QUEUE, 5, LONG)
 
 
 SECOND = NANO

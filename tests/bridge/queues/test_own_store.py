@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 import pytest_asyncio
 
-from queuebell.bridge.contract.errors import BadInput, Closed, QueueNotFound
+from queuebell.bridge.contract.errors import BadInput, Closed
 from queuebell.bridge.queues import limits
 from queuebell.bridge.queues.base import BODY_BYTES_MAX, Claim, Depth, NewMessage, Settled, Settlement
 from queuebell.bridge.queues.embedded.sqlite import SqliteStore
@@ -342,9 +342,6 @@ async def test_a_store_closed_in_the_turn_of_its_opening_says_so(make: Make, mon
         await store.depth(Q)
 
 
-# Who is told ---------------------------------------------------------------------------------------------------------
-
-
 # What nobody hears any more ------------------------------------------------------------------------------------------
 Ask = Callable[[Store], "asyncio.Future[Any]"]
 ASKS: list[tuple[str, Ask]] = [
@@ -438,21 +435,6 @@ async def test_reread_lets_time_pass(store: EmbeddedStore, ear: Ear, clock: Fake
     assert await ear.next_backlog() == Backlog(Q, True, 1, 0, True, 0, 0, 0, None, oldest_ms=0)
     store.refresh("billing/unknown")
     assert await ear.next_backlog() == Backlog("billing/unknown", False, 0, 0, False, 0, 0, 0, None)
-
-
-async def test_a_grant_for_a_put_that_fails_is_answered(
-    store: EmbeddedStore, ear: Ear, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who reserved slots for a session hears that they are free again."""
-    monkeypatch.setattr("queuebell.bridge.queues.embedded.state.QUEUES_MAX", 1)
-    await store.create("billing/other")
-    ear.next_grant = Grant("s1", 1, 2.0)
-    with pytest.raises(BadInput) as refused:
-        await store.put(Q, one())
-    assert (refused.value.code, refused.value.status) == ("too_many_queues", 503)
-    assert [(hand.session, hand.messages) for hand in ear.handed] == [("s1", [])]
-    with pytest.raises(QueueNotFound):
-        await store.peek(Q)
 
 
 async def test_metadata_can_be_read(store: EmbeddedStore) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from queuebell.bridge.contract.jobs import Jobs, Spread
 from queuebell.bridge.contract.wire import ListenerHeartbeat, Processes, QueueBeat, Running
-from queuebell.bridge.core.settings import Periods, QueueRule, Tuning
 from queuebell.bridge.observe.slices import at_once
 from queuebell.bridge.queues.checked import similar_names
 from queuebell.bridge.service.state import check, explain
@@ -21,8 +20,6 @@ from queuebell.bridge.service.state.answers import (
     ListenerState,
     QueueState,
     Readiness,
-    RefusedMember,
-    RuleNumbers,
     Subject,
     Subscribed,
 )
@@ -59,6 +56,7 @@ def judge(readiness: object, findings: object, queues: list[Any]) -> list[Proble
         ("session", WELL, {"sessions": [{"listener": "w", "queue": "a/b", "state": "new", "detail": "odd"}]}, []),
         ("session", WELL, {"sessions": [{"listener": "w", "queue": "a/b", "state": "failing", "detail": "9 s"}]}, []),
         ("unattended", WELL, {"left_out": 4}, []),
+        ("crowded", WELL, {"crowded": "100000 names are known"}, []),
         ("unasked", WELL, {}, [{"queue": "a/b", "wake_sources": {"trigger": 9, "sweep": 1}}]),
         ("unasked", WELL, {}, [{"queue": "a/b", "wake_sources": {"deadman": 1}}]),
     ],
@@ -70,13 +68,6 @@ def test_each_problem_has_a_code_a_subject_and_advice(
     (problem,) = judge(readiness, findings, queues)
     assert problem.code == code
     assert problem.subject and problem.what and problem.advice
-
-
-def test_too_many_names_are_told_with_how_to_be_rid_of_them() -> None:
-    """In the bridge's own words, for it knows how many; and what is safe."""
-    (problem,) = judge(WELL, {"crowded": "100000 names are known"}, [])
-    assert (problem.code, problem.subject, problem.what) == ("crowded", "queue names", "100000 names are known")
-    assert "no message is lost" in problem.advice and "restart" in problem.advice
 
 
 def problem_of(findings: dict[str, Any]) -> Problem:
@@ -128,49 +119,6 @@ def test_a_cluster_of_one_and_one_of_several_versions(alone: bool, versions: lis
     assert [f"{each.code}: {each.what}".partition(", so the others")[0] for each in problems] == found
     assert all(each.subject == "cluster shop" and "nothing is lost" in each.advice for each in problems)
     assert check.in_turns(Cluster()) == []
-
-
-def member(number: int, *, me: bool = False) -> ClusterMember:
-    return ClusterMember(
-        boot=f"{number:032x}",
-        address=f"{number}:8470",
-        version="1",
-        me=me,
-        leaving=False,
-        silent_ms=0,
-        queues=0,
-        able=0,
-    )
-
-
-def view(me: int, *others: int, **more: Any) -> Cluster:
-    """What one bridge sees of its cluster."""
-    members = [member(me, me=True), *map(member, others)]
-    return Cluster(**{"name": "shop", "alone": False, "members": members, **more})
-
-
-def test_a_bridge_that_is_refused_and_one_that_comes_and_goes_are_warned_of() -> None:
-    """By their addresses, with what to do; a restart or three of one bridge is no flapping."""
-    assert check.in_turns(view(1, 2, went={"b:8470": check.FLAPS})) == []
-    refused = [RefusedMember("a" * 32, "", "a cluster has at most 32 bridges")]
-    problems = check.in_turns(view(1, 2, refused=refused, went={"b:8470": check.FLAPS + 1}))
-    assert [(each.code, each.what) for each in problems] == [
-        ("refused", "the bridge aaaaaaaa is not a member: a cluster has at most 32 bridges"),
-        ("flapping", "the bridge b:8470 disappeared 4 times within five minutes"),
-    ]
-    assert all("nothing is lost" in each.advice for each in problems)
-
-
-def test_two_that_look_first_are_found_by_asking_both() -> None:
-    """One that does not hear the other is enough; other clusters, and those without one, are none of it."""
-    (problem,) = check.split({"http://a": view(1, 2), "http://b": view(2), "http://c": view(3, 1, 2, name="stall")})
-    assert problem.code == "split"
-    assert (
-        problem.what
-        == "http://a and http://b do not receive each other's messages, so each checks the queues by itself"
-    )
-    assert check.split({"http://a": view(1, 2), "http://b": view(2, 1), "http://c": Cluster()}) == []
-    assert check.split({"http://a": view(1), "http://b": view(1)}) == [], "one bridge by two addresses"
 
 
 def explained(rig: Rig, **more: Any) -> Explained:
@@ -231,24 +179,6 @@ def test_each_reason_for_not_being_asked() -> None:
     assert found["sessions"][0]["gets"]
     assert len({row["detail"] for row in found["sessions"]}) == 5
     foretold(rig, numbers)
-
-
-def test_wake_all() -> None:
-    """Where the bridge is set to wake all, all with room are named."""
-    rig = Rig(wake="all")
-    numbers = ready(rig, 2)
-    assert [row["gets"] for row in as_read(rig)["sessions"]] == [True, True]
-    foretold(rig, numbers)
-    assert [row["gets"] for row in as_read(rig)["sessions"]] == [True, True]
-    foretold(rig, numbers)
-
-
-def test_a_trigger_wakes_one_worker_of_several() -> None:
-    rig = Rig()
-    for number in [rig.join() for _ in range(3)]:
-        rig.settle_hello(number)
-    found = explained(rig)
-    assert (found.outcome, sum(session.gets for session in found.sessions)) == ("wakes", 1)
 
 
 def test_own_queues_are_explained_by_the_put() -> None:
@@ -505,39 +435,6 @@ def test_a_bridge_that_is_well_has_no_problems() -> None:
     assert judge(WELL, {}, []) == []
 
 
-def test_rough_counts_cost_starts_or_trust() -> None:
-    """By the numbers that hold for the queue; a worker that stays takes the next looks, another is started."""
-    periods = Periods(rules=(QueueRule(match="slow/*", sweep_s=600.0),))
-    numbers = [RuleNumbers(match=match, **msgspec.structs.asdict(each)) for match, each in Tuning(periods).each()]
-
-    def told(queue: str, idle_ms: int, counts: str = "rough") -> ListenerState:
-        row = Subscribed(queue=queue, processes=Processes(counts=counts, idle_ms=idle_ms))
-        return ListenerState(listener="scaler", queues=[row])
-
-    rows = [
-        told("a/b", 60_000),
-        told("a/c", 600_000, "trusted"),
-        told("slow/d", 60_000),
-        told("a/e", 0),
-        told("a/f", 60_000, "exact"),
-        ListenerState(listener="worker", queues=[Subscribed(queue="a/b")]),
-    ]
-    found = check.rough(rows, numbers)
-    assert [(each.queue, each.counts, each.starts, each.always, each.trusted) for each in found] == [
-        ("a/b", 60.0, 60.0, 1.0, False),
-        ("a/c", 60.0, 6.0, 1.0, True),
-        ("slow/d", 6.0, 6.0, pytest.approx(0.1), False),
-        ("a/e", 60.0, 60.0, 0.0, False),
-    ]
-    assert "6 workers an hour are started to check, 10% of" in found[2].in_words()
-    assert "with trust_count 6 counts an hour and no starts" in found[2].in_words()
-    assert [each.in_words().rpartition("; ")[2] for each in found[:2]] == [
-        "trust_count is not set",
-        "trust_count is set",
-    ]
-    assert check.rough(rows, []) == [], "an older bridge does not tell its numbers"
-
-
 @pytest.mark.parametrize("hears", [False, True])
 def test_puts_that_a_database_tells_of_and_nobody_hears(hears: bool) -> None:
     """A bridge that listens to no database cannot see the tables; the option that is missing is named."""
@@ -551,14 +448,6 @@ def test_a_bus_that_is_not_required_and_down_is_still_a_problem() -> None:
     """A site may go on without it; a person wants to know."""
     readiness = {"ready": True, "checks": {"mqtt": {"ok": False, "detail": "down (not required)"}}}
     assert [problem.subject for problem in judge(readiness, {}, [])] == ["mqtt"]
-
-
-def test_buried_messages_are_told_without_a_guess_and_with_the_way_back() -> None:
-    """Why each was buried stands in it; the advice names the command that puts them back."""
-    row = {"queue": "a/b-poison", "visible": 1, "detail": "1 message is dead-lettered"}
-    (problem,) = judge(WELL, {"buried": [row]}, [])
-    assert problem.what == "1 message is dead-lettered"
-    assert "queuebell queue replay a/b-poison" in problem.advice
 
 
 @pytest.mark.parametrize("told", [{"exists": False}, {}])
@@ -578,72 +467,20 @@ def test_a_queue_that_only_a_gap_marked_is_no_fault() -> None:
     assert judge(WELL, {"unattended": rows}, []) == []
 
 
+def test_each_trouble_has_its_own_advice() -> None:
+    """Not that for a state which nobody knows; who has no name is called a worker."""
+    known = ["silent", "behind", "failing", "workers", "hung", "starved", "stuck", "deaf", "unreached", "disabled"]
+    states = [*known, "new"]
+    problems = judge(WELL, {"sessions": [{"state": each, "detail": "so and so"} for each in states]}, [])
+    assert len({problem.advice for problem in problems}) == len(states)
+    assert {problem.subject for problem in problems} == {"a worker"}
+
+
 @pytest.mark.parametrize(("exists", "command"), [(True, "delete"), (False, "forget")])
 def test_a_mistaken_name_can_be_got_rid_of(exists: bool, command: str) -> None:
     """The way depends on whether the queue stands here."""
     (problem,) = judge(WELL, {"unattended": [{"queue": "a/b", "detail": "nobody", "exists": exists}]}, [])
     assert f"queuebell queue {command} a/b" in problem.advice
-
-
-def test_workers_of_one_name_are_told_apart() -> None:
-    """By the beginning of their instance, as status shows it."""
-    rows = [{"listener": "twin", "instance": end * 32, "state": "silent", "detail": "silent"} for end in "ab"]
-    subjects = [problem.subject for problem in judge(WELL, {"sessions": rows}, [])]
-    assert subjects == ["twin (aaaaaaaa)", "twin (bbbbbbbb)"]
-
-
-@pytest.mark.parametrize(
-    ("state", "word"),
-    [
-        ("silent", "hangs"),
-        ("behind", "merge"),
-        ("failing", "log"),
-        ("workers", "fix"),
-        ("hung", "timeout"),
-        ("starved", "`reserved`"),
-        ("stuck", "store"),
-        ("deaf", "loop"),
-        ("unreached", "answers"),
-        ("disabled", "410"),
-    ],
-)
-def test_each_trouble_has_its_own_advice(state: str, word: str) -> None:
-    """Not the advice for a state that nobody knows."""
-    row = {"state": state, "detail": "so and so", "listener": "w"}
-    unknown = problem_of({"sessions": [{**row, "state": "new"}]})
-    assert unknown.advice == "check its log"
-    problem = problem_of({"sessions": [row]})
-    assert word in problem.advice and problem.advice != unknown.advice
-    assert problem.what == "so and so"
-
-
-@pytest.mark.parametrize(
-    ("row", "subject"),
-    [
-        ({"listener": "w"}, "w"),
-        ({"listener": "w", "queue": "a/b"}, "w on a/b"),
-        ({"instance": "f" * 32}, "f" * 32),
-        ({}, "a worker"),
-        ({"queue": "a/b"}, "a worker on a/b"),
-    ],
-)
-def test_a_session_is_named_as_well_as_it_can_be(row: dict[str, str], subject: str) -> None:
-    """By label, by instance, or as what it is; and with its queue where only that is in trouble."""
-    assert problem_of({"sessions": [{"state": "stuck", "detail": "x", **row}]}).subject == subject
-
-
-@pytest.mark.parametrize(("source", "look"), [("sweep", "a sweep"), ("deadman", "a worker's own dead-man timer")])
-def test_who_found_what_nobody_told_of_is_said(source: str, look: str) -> None:
-    """And how often."""
-    (problem,) = judge(WELL, {}, [{"queue": "a/b", "wake_sources": {source: 7}}])
-    assert problem.subject == "a/b" and problem.what.startswith(f"{look} found work 7 times")
-
-
-def test_a_queue_with_a_listener_at_another_bridge_is_looked_after() -> None:
-    """Whatever else is wrong there stays."""
-    problems = [Problem(code, "a/b", "", "") for code in ("unattended", "unasked")]
-    assert [each.code for each in check.looked_after(problems, ["a/b"])] == ["unasked"]
-    assert check.looked_after(problems, ["a/c"]) == problems
 
 
 def test_what_is_wrong_among_equal_bridges() -> None:
@@ -655,17 +492,6 @@ def test_what_is_wrong_among_equal_bridges() -> None:
     found = check.among({"d": "refused"}, {"a": "1", "b": "2"}, {**on, "e": ["store"]})
     assert [(each.code, each.subject) for each in found] == [("gone", "d"), ("apart", "a and b"), ("disconnected", "e")]
     assert found[0].what == "refused" and all(each.advice for each in found)
-
-
-def test_how_long_the_longest_handler_runs() -> None:
-    """In milliseconds, never less than none by a clock that steps back; None where no handler is known to run."""
-    rig = Rig()
-    number = rig.join()
-    work = rig.scheduler.pending.by_queue[QUEUE]
-    assert Troubles.at(rig.scheduler, work, rig.now).running_ms(work) is None
-    at_work(rig, number, 61.5)
-    assert Troubles.at(rig.scheduler, work, rig.now).running_ms(work) == 61_500
-    assert Troubles.at(rig.scheduler, work, rig.now - 100).running_ms(work) == 0
 
 
 def test_a_minute_is_long_where_all_wait_for_it() -> None:
@@ -681,13 +507,3 @@ def test_a_minute_is_long_where_all_wait_for_it() -> None:
     assert "message m8 for 61 s, work waits, and no worker has room: does it hang?" in str(said(rig))
     rig.say(other, ListenerHeartbeat(8, {QUEUE: QueueBeat(free=0)}))
     assert said(rig) is None
-
-
-def test_silence_alone_is_trouble() -> None:
-    """Of a session that told of nothing wrong before."""
-    rig = Rig()
-    session = rig.scheduler.sessions.get(rig.join())
-    rig.scheduler.pending.settle(rig.scheduler.pending.by_queue[QUEUE])
-    assert session is not None and said(rig) is None
-    session.last_heard = rig.now - 1000
-    assert str(said(rig)).endswith("has been silent for 1000 s")

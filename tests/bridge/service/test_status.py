@@ -26,7 +26,7 @@ from queuebell.bridge.contract.wire import (
 from queuebell.bridge.observe.families import QueueCounts, QueueWorkers
 from queuebell.bridge.observe.metrics import Metrics
 from queuebell.bridge.observe.slices import at_once
-from queuebell.bridge.queues.base import Claim, Depth, Settlement
+from queuebell.bridge.queues.base import Claim, Settlement
 from queuebell.bridge.queues.served import ServedStore
 from queuebell.bridge.service.shared_store import NoStore
 from queuebell.bridge.service.state import content, explain, overview, status
@@ -209,33 +209,6 @@ def test_slots_that_hung_handlers_hold_are_named_until_they_are_free() -> None:
     assert [(row["state"], row["detail"]) for row in findings(rig)["sessions"]] == [
         ("starved", "no free slot: 4 of 4 held by timed-out handlers of queue a/other")
     ]
-
-
-def test_a_poison_queue_has_the_number_that_its_queue_shows() -> None:
-    """A listener that buries counts it: "their number is not known" would stand above that number."""
-    rig = Rig()
-    number = rig.join()
-    rig.settle_hello(number)
-    rig.trigger(QUEUE + "-poison")
-    for counted, words in (
-        (3, "3 messages are dead-lettered"),
-        (1, "1 message is dead-lettered"),
-        (0, "messages are dead-lettered in an external store; their number is unknown"),
-    ):
-        rig.say(number, ListenerHeartbeat(7, {QUEUE: QueueBeat(buried=BuriedCount(counted, 0))}))
-        assert [row["detail"] for row in findings(rig)["buried"]] == [words]
-
-
-def test_an_embedded_queue_before_its_first_put_is_empty() -> None:
-    """Its listeners say that it is the bridge's own, and it does not exist there: nothing about it is not known."""
-    rig = Rig()
-    rig.join(own=True)
-    described = status.describe(rig.scheduler, QUEUE, rig.now)
-    assert described is not None
-    assert (described.exists, described.depth, described.leased, described.buried) == (False, Depth(0, 0), 0, 0)
-    assert described.untold == {}
-    rig.join()
-    assert status.describe(rig.scheduler, QUEUE, rig.now).depth is None  # type: ignore[union-attr]
 
 
 SCALED, PAUSED = "billing/scaled", "billing/paused"

@@ -17,15 +17,11 @@ from queuebell.bridge.access.access_watch import AccessWatch
 from queuebell.bridge.access.keys import new_key, without
 from queuebell.bridge.brokers import SCHEMES
 from queuebell.bridge.brokers.base import Topic
-from queuebell.bridge.contract.errors import ChannelLost, ConfigurationError
+from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.bridge.contract.framing import instance_of
 from queuebell.bridge.contract.wire import (
-    Bye,
-    EmptyReceive,
     ErrorFrame,
     Hello,
-    ListenerHeartbeat,
-    QueueBeat,
     Subscription,
     Welcome,
     encode_frame,
@@ -38,21 +34,15 @@ from queuebell.bridge.triggers.attachment import Attachment
 from queuebell.bridge.triggers.supervisor import RETRY_CAP_S
 from queuebell.listeners import Listener, Message
 from queuebell.listeners.session.brokered import BrokeredChannel
-from queuebell.listeners.session.channel import Link
 from queuebell.listeners.session.session import WELCOME_WITHIN_S
 from tests.listeners.rig import QUEUE, Store
 from tests.support.access import NOW, written
-from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer, NamedBroker
+from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer
 from tests.support.sim_loop import pass_time, simulate, simulated
 
 # Private: `_broker`: selects which of two connections is full.
 
 INSTANCE = "1" * 32
-
-
-async def _receive_all(link: Link) -> None:
-    while True:
-        await link.receive()
 
 
 DOWN = ("queuebell", "session", INSTANCE, "down")
@@ -308,12 +298,6 @@ async def test_of_two_bridges_a_listener_has_one_and_changes_when_it_dies() -> N
         assert len(other.listeners()) == 1
 
 
-@pytest.fixture(autouse=True)
-def scheme_brokered_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Addresses of brokers in memory."""
-    monkeypatch.setitem(SCHEMES, "mem", ("tests.support.memory_broker", "NamedBroker"))
-
-
 class SiteBrokeredKey:
     """A broker, and the access file of the bridges on it."""
 
@@ -442,40 +426,6 @@ async def test_a_bridge_of_another_version_is_refused(monkeypatch: pytest.Monkey
 
 
 @simulated
-async def test_levels_of_the_old_boot_are_not_said_to_the_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After `unknown_session` only hello and bye leave, until somebody says welcome."""
-    monkeypatch.setitem(SCHEMES, "mem", ("tests.support.memory_broker", "NamedBroker"))
-    server = SERVERS["between"] = MemoryServer()
-    link = await BrokeredChannel("mem://between", INSTANCE).connect()
-    hello = Hello(INSTANCE, "one", [Subscription(QUEUE, 1)])
-    beat = ListenerHeartbeat(1, {QUEUE: QueueBeat(gen=57, covered=57)})
-    cover = EmptyReceive(QUEUE, OLD, 57, 0)
-
-    def said() -> list[str]:
-        found = [msgspec.json.decode(payload)["type"] for topic, payload in server.log if topic[-1] != "down"]
-        server.log.clear()
-        return found
-
-    link.send(hello)
-    server.deliver(DOWN, welcome(OLD, 1))
-    await pass_time(0.1)
-    link.send(beat)
-    assert said() == ["hello", "heartbeat"]
-    server.deliver(DOWN, down({"type": "error", "code": "unknown_session", "message": ""}, OLD, 2))
-    await pass_time(0.1)
-    link.send(hello)
-    link.send(beat)
-    link.send(cover)
-    assert said() == ["hello"]
-    server.deliver(DOWN, welcome(NEW, 1))
-    await pass_time(0.1)
-    link.send(beat)
-    link.send(Bye())
-    assert said() == ["heartbeat", "bye"]
-    await link.close()
-
-
-@simulated
 async def test_a_worker_that_stops_says_bye_and_leaves_nothing_behind() -> None:
     """Confirmed, and without a last will after it."""
     async with site("mqtt") as place:
@@ -560,39 +510,6 @@ async def test_a_restarted_bridge_is_noticed_within_a_heartbeat() -> None:
         await place.until(lambda: worker.state().boot == again.boot, H + SLACK, "a new boot")
         await place.all_handled(A)
         await place.clean(again, H)
-
-
-@simulated
-async def test_a_link_numbers_what_it_sends_and_repeats_hello_until_welcome() -> None:
-    """Every A, with a new number each, and not after; numbers of the next connection are higher."""
-    place = Site("nats")
-    channel = BrokeredChannel(place.url, "1" * 32)
-    hello = Hello("1" * 32, "one", [Subscription(QUEUE, 1)])
-    link = await channel.connect()
-    link.send(hello)
-    await pass_time(2 * A + 0.1)
-    bridge = await place.bridge()
-    frame = await link.receive()
-    assert isinstance(frame, Welcome)
-    assert frame.boot == bridge.boot
-    await pass_time(3 * A)
-    await link.close()
-    again = await channel.connect()
-    again.send(hello)
-    await again.receive()
-    said = [msgspec.json.decode(payload) for topic, payload in place.server.log if topic[1] == "hello"]
-    numbers = [hello["seq"] for hello in said]
-    assert numbers == [1, 2, 3, 4, (1 << 32) + 1]
-    assert [hello.get("to") for hello in said] == [None] * 5
-    broker = place.server.connections[-1]
-    assert isinstance(broker, NamedBroker)
-    broker.die("reset")
-    with pytest.raises(ChannelLost, match="reset"):
-        await _receive_all(again)
-    await again.close()
-    await again.close()
-    await channel.close()
-    await place.close()
 
 
 def test_a_crashed_worker_is_known_at_once_by_its_last_will() -> None:

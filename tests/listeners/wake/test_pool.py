@@ -237,24 +237,6 @@ def test_rivals_share_what_is_open() -> None:
     assert two.grant(0) == 7
 
 
-def test_many_open_slots_go_to_who_has_fewest() -> None:
-    """Dealt at one stroke as one by one: who is far ahead of its part gets none of them."""
-    sharing = Sharing(1000)
-    ahead, behind = sharing.join("a/ahead", Share()), sharing.join("a/behind", Share())
-    for place, running in ((ahead, 600), (behind, 0)):
-        place.runs(running)
-        sharing.update(place, 0, 1000)
-    assert (ahead.grant(0), behind.grant(0)) == (0, 400)
-    sharing.leave(behind)
-    even = sharing.join("a/even", Share(weight=2))
-    even.runs(100)
-    sharing.update(even, 0, 1000)
-    assert (ahead.grant(0), even.grant(0)) == (0, 300)
-    ahead.runs(40)
-    sharing.update(ahead, 0, 1000)
-    assert (ahead.grant(0), even.grant(0)) == (294, 566), "one of them for what the other took while it wanted some"
-
-
 def test_a_look_that_nobody_asked_for_says_at_once_that_it_has_no_slot() -> None:
     """L10: no wake told the bridge of the dead-man's reason, so that it marks for it and asks another."""
     pooled = Pooled(4)
@@ -302,19 +284,6 @@ def test_whoever_has_work_waits_for_one_silent_look(queues: int) -> None:
     assert [place.grant(0) for place in silent] == [0] * queues
     stand(sharing, sound, 0, 0, 0)
     assert silent_looks(sharing, silent, now) == now + 5.0 * queues, "nobody else wants the slot"
-
-
-def test_who_is_next_is_furthest_below_its_part() -> None:
-    """By ``(used + 1) / weight``, not by who joined first or uses fewest."""
-    sharing = Sharing(10)
-    small, big = sharing.join("a/small", Share()), sharing.join("a/big", Share(weight=4))
-    big.runs(2)
-    sharing.update(small, 0, 5)
-    sharing.update(big, 0, 5)
-    small.credit = 0.0
-    assert sharing.next() is big
-    small.credit = 0.5
-    assert sharing.next() is small, "a credit counts as a part of a slot"
 
 
 def test_a_silent_store_is_in_its_turn_again() -> None:

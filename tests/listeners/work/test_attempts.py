@@ -22,12 +22,9 @@ from queuebell.listeners.work.ledger import Standing
 from queuebell.listeners.work.retry import RetryPolicy
 from tests.listeners.rig import POISON, QUEUE, Store, hanging, listening, run_until, settled
 from tests.listeners.work.test_dequeue import carried
-from tests.listeners.work.test_holding import Site, message
 from tests.listeners.work.test_ledger import Table
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
-
-# Private: `_overdue`, `_lease_lost`: a thread that outlives its message, without a real stuck thread.
 
 WHOLE = Partitions("billing/orders", 2)
 ROUNDS = 3
@@ -357,22 +354,6 @@ async def test_a_thread_that_returns_late_gives_its_messages_back(threads: Hangi
             await pass_time(0.01)
         assert 5.9 <= asyncio.get_running_loop().time() - began <= 6.2
         threads.calls.pop().set_result(None)
-
-
-@simulated
-async def test_what_is_parked_goes_back_when_the_listener_stops() -> None:
-    """Its attempt counts; one whose lease was lost meanwhile is not settled at all."""
-    site = Site(work)
-    thread: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    site.holding._overdue.add(thread, ["m1", "m2"])
-    lost, _ = site.work(message(1), message(2))
-    await pass_time(0.1)
-    site.holding._lease_lost(lost, "lease_ended")
-    await site.end()
-    ((_, settlement),) = site.store.calls
-    assert [(each.id, each.uncounted) for each in settlement.release] == [("m2", False)]
-    await pass_time(1000)
-    assert len(site.store.calls) == 1
 
 
 class Stubborn:

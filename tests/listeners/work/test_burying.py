@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from queuebell.bridge.contract.burial import Attempt, Burial, is_burial, read_burial, write_burial
+from queuebell.bridge.contract.burial import Burial, is_burial, read_burial, write_burial
 from queuebell.bridge.contract.claim import is_claim, lost_claim, read_claim
 from queuebell.bridge.contract.errors import BadInput, StoreUnavailable
 from queuebell.bridge.queues.base import Capabilities, NewMessage, PutReceipt
@@ -21,7 +21,6 @@ from queuebell.bridge.storage.blobs.memory import MemoryBlobs
 from queuebell.bridge.storage.claim_check import ClaimCheck
 from queuebell.listeners import PULL_ONLY, Bury, Listener, Message, Replay
 from queuebell.listeners.work.claims import SWEEP_S
-from queuebell.listeners.work.dead_letters import History
 from queuebell.listeners.work.invoke import Invoker
 from queuebell.listeners.work.retry import Failed
 from tests.listeners.rig import POISON, QUEUE, Store, listening, raising, run_until, settled
@@ -180,21 +179,6 @@ async def test_a_replay_waits_as_long_as_the_supervisor_says() -> None:
     assert (await store.depth(QUEUE)).visible == 0
     await pass_time(61)
     assert (await store.depth(QUEUE)).visible == 1
-
-
-@simulated
-async def test_a_batch_says_of_each_message_what_became_of_it(caplog: pytest.LogCaptureFixture) -> None:
-    """What failed is named in the log, by its id and its queue."""
-    store = Store()
-    await store.fill(b"good", b"bad")
-    (_, bad) = await store.peek(QUEUE)
-
-    async def handle(messages: list[Message]) -> list[Exception | None]:
-        return [ValueError("spoilt") if message.body == b"bad" else None for message in messages]
-
-    async with listening(store, handle, batch=2, max_attempts=1) as listener:
-        await settled(listener, 1, "buried")
-    assert f"message {bad.id} of {QUEUE}, attempt 1" in caplog.text
 
 
 class Aside:
@@ -426,44 +410,3 @@ async def test_a_cancellation_from_within_fails_the_attempt(kind: str, timeout: 
     finally:
         invoker.close()
     assert outcomes == [Failed("the handler was cancelled from within")] * (2 if invoker.batch else 1)
-
-
-async def deep(depth: int, message: Message) -> None:
-    """Fail far down, by two functions in turn, for lines that repeat are told once."""
-    if depth == 0:
-        raise ValueError("at the end")
-    await deeper(depth - 1, message)
-
-
-async def deeper(depth: int, message: Message) -> None:
-    """Go on as `deep` does."""
-    await deep(depth, message)
-
-
-@simulated
-async def test_the_sweep_finds_claims_behind_facts() -> None:
-    """A blob that a buried message has a claim on is no orphan, however old."""
-    site = Aside()
-    await site.fill(b"n" * 50_000)
-    await run_until(site.listening(Supervisor(Bury("no"))), 1, "buried")
-    await pass_time(30 * 86_400.0)
-    swept = await site.check.sweep(site.store, POISON)
-    assert (swept.removed, swept.referenced, swept.unknown) == (0, 1, 0)
-    elsewhere = await site.check.sweep(Small(), POISON)
-    assert (elsewhere.removed, len(await site.names())) == (0, 1)
-
-
-def test_attempts_are_told_in_order_until_their_message_ends() -> None:
-    """Each with its number, its time and its reason."""
-    history = History()
-    history.failed("a", 1, NOON, "first")
-    history.failed("b", 1, NOON, "other")
-    history.failed("a", 2, NOON + datetime.timedelta(seconds=1), "second")
-    assert history.of("a") == (
-        Attempt(1, NOON, "first"),
-        Attempt(2, NOON + datetime.timedelta(seconds=1), "second"),
-    )
-    history.forget("a")
-    history.forget("a")
-    assert history.of("a") == ()
-    assert len(history) == 1

@@ -8,16 +8,12 @@ import contextlib
 import datetime
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from queuebell.bridge import Bridge
-from queuebell.bridge.contract.burial import opened
 from queuebell.bridge.contract.errors import StoreUnavailable
-from queuebell.bridge.contract.jobs import NO_JOBS, Jobs, plus
-from queuebell.bridge.observe import instruments
 from queuebell.bridge.queues.base import (
     NewMessage,
     PutReceipt,
@@ -26,45 +22,23 @@ from queuebell.bridge.queues.base import (
     Settling,
     StoredMessage,
 )
-from queuebell.listeners import Listener, Message
+from queuebell.listeners import Message
 from queuebell.listeners.handler import Bury, batch
 from queuebell.listeners.work.counts import JobCounts
 from queuebell.listeners.work.holding import Holding, Rules
 from queuebell.listeners.work.invoke import Invoker
 from queuebell.listeners.work.lease import Held
-from queuebell.listeners.work.retry import DeadLetter, Outcome, RetryPolicy, Succeeded
-from queuebell.listeners.work.retry_until import NoLongerWanted
-from tests.listeners.rig import POISON, QUEUE, listening
+from queuebell.listeners.work.retry import Outcome, RetryPolicy, Succeeded
+from tests.listeners.rig import POISON, QUEUE
 from tests.listeners.work.test_settlements import NOON, Scripted, now
 from tests.support.sim_loop import pass_time, simulated
 
-# Private: `_overdue`, `_threads`: a thread that outlives its message, without a real stuck thread.
+# Private: `_overdue`: a thread that outlives its message, without a real stuck thread.
 
 
 async def hang(_: Message) -> None:
     """Do not end."""
     await pass_time(1e6)
-
-
-class Odd(Exception):
-    """No listener knows it."""
-
-
-def summed(bridge: Bridge, *queues: str) -> Jobs:
-    """All that a bridge was told, of all handlers of these queues."""
-    total = NO_JOBS
-    for queue in queues:
-        state = bridge.describe(queue)
-        for jobs in () if state is None else state.jobs.values():
-            total = plus(total, jobs)
-    return total
-
-
-async def worked(listener: Listener, attempts: int) -> None:
-    """Wait until so many attempts have ended."""
-    async with asyncio.timeout(3600):
-        while sum(own(listener).outcomes.values()) < attempts:
-            await asyncio.sleep(0.05)
 
 
 class Stubborn:
@@ -77,10 +51,6 @@ class Stubborn:
         while not self.release.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await self.release.wait()
-
-
-def breaking(body: bytes) -> object:
-    raise Odd("a rule of the payload")
 
 
 LEASE_S = 600.0
@@ -211,16 +181,6 @@ def refusing(kind: str, code: str = NOT_FOUND) -> Callable[[Settlement], Settlin
     return answer
 
 
-class Threads:
-    """Threads of which only one call is known, which ends when the test says so."""
-
-    def __init__(self, thread: concurrent.futures.Future[Any]) -> None:
-        self.thread = thread
-
-    def submit(self, _: Callable[[], object]) -> concurrent.futures.Future[Any]:
-        return self.thread
-
-
 # Slots ---------------------------------------------------------------------------------------------------------------
 class Keys:
     """A ledger as a holding sees it: each call is answered, or broken, as ``script`` says, five seconds after it."""
@@ -295,51 +255,9 @@ async def test_what_is_lost_before_its_burial_is_not_deleted() -> None:
     assert (site.counts, site.holding.running) == ({"lost": 1}, 0)
 
 
-@simulated
-async def test_what_is_not_held_any_more_cannot_be_lost(caplog: pytest.LogCaptureFixture) -> None:
-    """A renewal that is refused after its message was given up: nothing is counted twice, and nothing breaks."""
-    site = Site(bury)
-    site.store.breaks = 2, ZeroDivisionError()
-    site.store.seconds, site.store.script = 3.0, [refusing("extend")]
-    site.work(message())
-    site.holding.renew(1300.0)
-    await pass_time(4)
-    assert (site.counts["lost"], len(site.holding)) == (0, 0)
-    assert site.told("back") == [(2.0, 598.0)]
-    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
-
-
 # What handlers decide ------------------------------------------------------------------------------------------------
 async def bury(_: Message) -> None:
     raise Bury("no such customer")
-
-
-@pytest.fixture
-def wanted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Leave the process as it was."""
-    monkeypatch.setattr(instruments, "on", None)
-    yield
-    instruments.on = None
-
-
-def own(listener: Listener) -> Jobs:
-    """The same as the worker shows it at its own port."""
-    total = NO_JOBS
-    for _, _, jobs in listener.jobs():
-        total = plus(total, jobs)
-    return total
-
-
-@simulated
-async def test_a_payload_that_breaks_is_told_with_its_message_and_fault(caplog: pytest.LogCaptureFixture) -> None:
-    """The line names message, queue and attempt, what was wrong and what follows: nobody else will say it."""
-    site = Site(done, decode=breaking)
-    site.work(message(7, attempt=2))
-    await pass_time(1)
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith(f"message m7 of {QUEUE}, attempt 2: ")
-    assert "a rule of the payload" in line
-    assert line.endswith("; next in about 3 s, as attempt 3 of 5")
 
 
 @simulated
@@ -358,28 +276,6 @@ async def test_what_was_given_back_may_still_be_handled(caplog: pytest.LogCaptur
     assert (len(site.holding), len(site.told("acknowledged"))) == (0, 2)
     told = "a handler ignores its cancellation and is abandoned; another worker may handle its message meanwhile"
     assert [record.getMessage() for record in caplog.records] == [f"{QUEUE}: {told} (handle[{QUEUE}]#1)"]
-
-
-@simulated
-async def test_a_lease_lost_before_the_ledger_let_it_begin_is_told_in_a_later_burial(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """As the failure of that attempt; nothing of it is settled here, and it is no fault of this listener."""
-    keys = Keys(NoLongerWanted(), [DeadLetter("no such customer", "bad_message")] * 2)
-    site = Site(never, once=keys)
-    site.work(*several(2))
-    await pass_time(2)
-    site.store.script = [refusing("extend")]
-    site.holding.renew(1300.0)
-    await pass_time(4)
-    assert (site.holding.running, site.counts) == (0, {"lost": 2})
-    site.work(message(1, attempt=2), message(2, attempt=2))
-    await pass_time(6)
-    for _, put in site.store.puts:
-        facts, _ = opened(put.body)
-        assert facts.history[0].reason == "its lease was lost"
-    assert len(site.store.puts) == 2
-    assert not [record for record in caplog.records if record.exc_info]
 
 
 @simulated
@@ -418,22 +314,6 @@ async def test_what_is_left_to_its_handler_comes_when_its_lease_ends(lease_s: fl
     await site.holding.finish(asyncio.Event())
     stubborn.release.set()
     assert [item.after_ms for _, call in site.store.calls for item in call.release] == [after_ms]
-
-
-@simulated
-async def test_what_no_handler_sees_is_an_attempt_all_the_same() -> None:
-    """A body that does not decode fails its attempt without a call, and has no time."""
-
-    async def handle(message: Message[int]) -> None:
-        pass
-
-    async with Bridge() as bridge:
-        await bridge.store.put(QUEUE, [NewMessage(b"17"), NewMessage(b"no number")])
-        async with listening(bridge, handle, bridge=bridge, payload=int) as listener:
-            await worked(listener, 2)
-        told = summed(bridge, QUEUE)
-    assert (told.outcomes, told.failures) == ({"done": 1, "buried": 1}, {"undecodable": 1})
-    assert sum(told.handling.counts) == 1
 
 
 @pytest.mark.parametrize("batches", [False, True])
@@ -495,55 +375,6 @@ async def test_a_message_that_cannot_be_concluded_comes_back_with_its_lease(
     (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert line.getMessage().startswith(f"{QUEUE}: unexpected error after handling")
     assert line.exc_info
-
-
-@pytest.mark.parametrize(("seconds", "hurried"), [(0.0, False), (9.9, False), (2.9, True)])
-@simulated
-async def test_a_store_that_answers_is_waited_for(
-    seconds: float, hurried: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As long as its answer takes and no longer, and nothing is said of messages that are left."""
-    site, hurry = Site(done), asyncio.Event()
-    site.store.seconds = seconds
-    site.work(message())
-    await site.holding.drain(60)
-    if hurried:
-        hurry.set()
-    began = now()
-    named: set[str] = set()
-
-    def look() -> None:
-        named.update(task.get_name() for task in asyncio.all_tasks())
-
-    asyncio.get_running_loop().call_soon(look)
-    await site.holding.finish(hurry)
-    assert now() - began == pytest.approx(seconds, abs=0.001)
-    assert {f"settle-last[{QUEUE}]", "hurry"} <= named
-    assert (len(site.holding), site.counts["handled"]) == (0, 1)
-    assert caplog.records == []
-
-
-@pytest.mark.parametrize("batches", [False, True])
-@simulated
-async def test_a_thread_that_takes_too_long_keeps_its_slot(batches: bool) -> None:
-    """Its attempt is over at the time-out; slot and message are free when the thread ends, for a batch as for one."""
-
-    def work(_: Any) -> None:
-        raise AssertionError("never called: the thread is ours")
-
-    site = Site(batch(work) if batches else work, timeout=5.0)
-    thread: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    thread.set_running_or_notify_cancel()
-    threads: Any = Threads(thread)
-    site.invoker._threads = threads
-    site.work(message())
-    await pass_time(5.2)
-    assert (site.holding.running, site.holding.busy, site.holding.free()) == (0, 1, 1)
-    assert (site.counts["retried"], len(site.holding)) == (1, 1)
-    thread.set_result(None)
-    await pass_time(0.1)
-    assert len(site.holding) == 0
-    assert (site.holding.busy, site.holding.free()) == (0, 2)
 
 
 @pytest.mark.parametrize("away", ["silent", "refuses"])

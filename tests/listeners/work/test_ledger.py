@@ -35,7 +35,6 @@ from queuebell.listeners.work.ledger import (
     purge_all,
 )
 from queuebell.listeners.work.retry import Failed, Outcome, Succeeded
-from queuebell.listeners.work.retry_until import NoLongerWanted
 from tests.listeners.rig import QUEUE, Store, listening, run_until, settled
 from tests.support.sim_loop import pass_time, simulated
 
@@ -300,18 +299,6 @@ async def test_old_entries_are_looked_for_each_hour(caplog: pytest.LogCaptureFix
 
 
 # Running under it ----------------------------------------------------------------------------------------------------
-@simulated
-async def test_a_first_attempt_that_meets_another_reads_from_then_on() -> None:
-    """Its insert is refused once; nothing is inserted again while somebody else stands there."""
-    site = LedgerRulesSite()
-    await site.stand()
-    with pytest.raises(NoLongerWanted):
-        await site.run(message(), wanted=lambda: now() < 10)
-    assert site.table.calls == ["insert", "get", "get"]
-    site.table.calls.clear()
-    with pytest.raises(NoLongerWanted):
-        await site.run(message(), wanted=lambda: len(site.table.calls) < 1)
-    assert site.table.calls == ["insert"]
 
 
 @simulated

@@ -129,9 +129,6 @@ def held(number: int = 1, lease_s: float = LONG_S) -> Held:
     return Held(number, StoredMessage(f"m{number}", f"r{number}", b"x", 1, NOON), 1000.0 + lease_s, "trigger")
 
 
-# Lanes ---------------------------------------------------------------------------------------------------------------
-
-
 # What an answer means ------------------------------------------------------------------------------------------------
 
 
@@ -292,33 +289,3 @@ async def test_what_a_second_try_says_of_the_first(act: Act, first: str, then: s
     site.add(act, held(1), held(2), seconds=30.0)
     await site.settlements.idle()
     assert sorted((id_, said) for _, id_, _, said in site.told) == [("m1", code), ("m2", None)]
-
-
-@pytest.mark.parametrize(
-    ("act", "answer", "doubted", "code"),
-    [
-        (Act.DELETE, Settled(True), None, None),
-        (Act.DELETE, Settled(False, code="message_not_found"), None, "message_not_found"),
-        (Act.DELETE, Settled(False, code="message_not_found"), Act.DELETE, None),
-        (Act.DELETE, Settled(False, code="message_not_found"), Act.RELEASE, "message_not_found"),
-        (Act.DELETE, Settled(False, code="pop_receipt_mismatch"), Act.DELETE, "pop_receipt_mismatch"),
-        (Act.RELEASE, Settled(False, code="pop_receipt_mismatch"), None, "pop_receipt_mismatch"),
-        (Act.RELEASE, Settled(False, code="pop_receipt_mismatch"), Act.RELEASE, None),
-        (Act.RELEASE, Settled(False, code="message_not_found"), Act.RELEASE, None),
-        (Act.EXTEND, Settled(False, code="pop_receipt_mismatch"), Act.RELEASE, "pop_receipt_mismatch"),
-        (Act.EXTEND, Settled(False), None, "internal"),
-        (Act.DELETE, Settled(False), None, "internal"),
-    ],
-)
-@simulated
-async def test_what_the_store_says_of_one_message(
-    act: Act, answer: Settled, doubted: Act | None, code: str | None
-) -> None:
-    """Its code is told; what a first try of unknown outcome would have left behind shows that it was carried out."""
-    site, one = Site(), held(lease_s=20)
-    one.doubted = doubted
-    site.store.script = [lambda call: Settling(*([answer] * len(getattr(call, each)) for each in LISTS))]
-    site.add(act, one, seconds=30.0)
-    await site.settlements.idle()
-    assert site.told == [(0.0, "m1", act, code)]
-    assert (one.receipt, one.lease_ends) == ("r1", 1020.0), "a refusal changes nothing"

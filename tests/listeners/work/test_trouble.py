@@ -29,7 +29,7 @@ from queuebell.bridge.contract.wire import (
 from queuebell.bridge.queues.base import Capabilities
 from queuebell.bridge.queues.embedded.store import MemoryStore
 from queuebell.listeners import PULL_ONLY, Listener, Message, collector
-from queuebell.listeners.work.failures import AGAIN_S, ReceiveFailures, StoreReached
+from queuebell.listeners.work.failures import ReceiveFailures, StoreReached
 from queuebell.listeners.work.metrics_port import MetricsPort
 from tests.listeners.rig import QUEUE, Store, listening, raising
 from tests.support.command import COMMAND
@@ -206,22 +206,6 @@ def test_a_store_that_has_answered_ends_no_worker() -> None:
     one, other = ReceiveFailures(reach), ReceiveFailures(reach)
     assert not one.answered()
     assert not other.ends(ConfigurationError("this user is not let in"))
-
-
-def test_the_bridge_hears_since_when_receives_fail() -> None:
-    """From the first failure to the next answer, whether any of it was told or not."""
-    failures = ReceiveFailures()
-    assert failures.since is None
-    failures.begins(5.0)
-    failures.begins(7.0)
-    assert failures.since == 5.0
-    assert failures.failed(1000.0) == 1
-    assert failures.failed(1000.0 + AGAIN_S - 0.1) == 0
-    assert failures.answered()
-    assert failures.since is None
-    assert not failures.answered()
-    failures.begins(9.0)
-    assert failures.since == 9.0
 
 
 @pytest.mark.parametrize(

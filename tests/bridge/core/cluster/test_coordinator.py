@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from queuebell.bridge.contract.cluster import Ability, Able, Covered, Member, Sent
-from queuebell.bridge.contract.event import CloudQueueWorkDetected
 from queuebell.bridge.contract.wire import SCALER, EmptyReceive
-from queuebell.bridge.core.cluster.coordinator import EARLY_MAX, EARLY_S, NOT_SENT_HERE, OWN_BOOT
+from queuebell.bridge.core.cluster.coordinator import EARLY_MAX, EARLY_S, OWN_BOOT
 from queuebell.bridge.core.cluster.members import (
     DEPARTED_S,
     MEMBERS_MAX,
@@ -17,8 +16,6 @@ from queuebell.bridge.core.cluster.members import (
     OTHER_NAME,
     SILENT_S,
     TOO_MANY,
-    Members,
-    Peer,
     rank,
 )
 from queuebell.bridge.core.cluster.subscribers import (
@@ -26,10 +23,8 @@ from queuebell.bridge.core.cluster.subscribers import (
     PLACE_S,
     SKEW_S,
     SUBJECTS,
-    SUBSCRIBERS,
-    SubscriberCoordinator,
 )
-from queuebell.bridge.core.commands import Announce, AnnounceInTurn, Broadcast
+from queuebell.bridge.core.commands import Announce, AnnounceInTurn
 from queuebell.bridge.observe.facts import (
     ActedLate,
     ClusterMessageRefused,
@@ -267,32 +262,6 @@ def test_c5_any_other_sweeps_when_the_first_should_have_and_marks_nothing_before
     assert rig.facts_of(ActedLate) == [ActedLate(QUEUE)]
 
 
-@pytest.mark.parametrize("why", ["trigger", "due", "resync", "hello", "more"])
-def test_c5_what_is_owed_meanwhile_waits_for_no_sweep(why: str) -> None:
-    """C2, C5: a mark while the sweep waits for its turn is what it would be without, and pays for the sweep."""
-    rig, session, since = swept(FIRST)
-    if why == "due":
-        rig.trigger_all(not_before_ms=round((since + LATEST_S - rig.now) * 1000))
-    pass_until(rig, session, since + LATEST_S)
-    assert not rig.work().dirty
-    entries = [session]
-    if why == "trigger":
-        rig.trigger_all()
-    elif why == "resync":
-        rig.scheduler.gap(rig.now)
-    elif why == "more":
-        rig.more(session, unannounced=True)
-    elif why == "hello":
-        rig.trigger_all()
-        entries.append(rig.join())
-    rig.wait(0.01)
-    assert rig.work().dirty
-    at_once = why in ("hello", "more")
-    assert rig.work().deferred is not at_once
-    pass_until(rig, session, rig.now + A_S + 0.3)
-    assert any(reason != "sweep" for entry in entries for reason in reasons(rig, entry))
-
-
 def test_c2_z5_of_two_that_would_start_a_worker_the_first_in_order_does() -> None:
     """The next one waits A and its place, as behind one who has a worker; each would start what is missing."""
     for other, at_once in ((FIRST, 0), (LAST, 1)):
@@ -422,105 +391,7 @@ def test_without_the_broker_what_is_held_is_told(way: str) -> None:
     assert rig.how() == ["held"]
 
 
-OTHER, HOOK_2 = "billing/refunds", "cd" * 16
-NAMES = [f"{number:032x}" for number in range(20)]
-
-
-class Ways:
-    """The turns of several ways, fed by hand; `done` is what came of it, in order."""
-
-    def __init__(self, **ways: str | None) -> None:
-        self.rig = MemberRig()
-        self.subscribers = SubscriberCoordinator(self.rig.scheduler.dispatch, self.rig.turns.members, OURS)
-        self.subscribers.routes.update({SUBJECTS if way == "subjects" else way: only for way, only in ways.items()})
-        self.at = self.now = self.rig.now
-
-    def there(self, *names: str, webhooks: str | None = OURS) -> list[Peer]:
-        """Have others be there, and return them."""
-        members = self.rig.turns.members
-        for name in names:
-            members.on_member(self.at, Member(boot=name, seq=1, webhooks=webhooks))
-        return [members.peers[name] for name in names]
-
-    def go(self, peer: Peer) -> None:
-        """Have one of them be gone."""
-        del self.rig.turns.members.peers[peer.boot]
-        self.subscribers.take_over(self.now, self.at, peer)
-
-    def waits(self, *queues: str) -> None:
-        """Have work wait."""
-        for queue in queues:
-            self.rig.scheduler.dispatch.request_wake(
-                self.rig.scheduler.pending.get_or_add(queue, self.now), self.now, "trigger", foreign=True
-            )
-        self.done()
-
-    def offer(self, way: str = SUBJECTS, queue: str = QUEUE, *, shared: bool = True) -> bool:
-        """Have one to tell of a queue."""
-        return self.subscribers.offer(self.now, self.at, way, queue, shared=shared)
-
-    def later(self, seconds: float) -> None:
-        """Let time pass, and do what is due then."""
-        self.now += seconds
-        self.at += seconds
-        self.subscribers.tick(self.now, self.at)
-
-    def done(self) -> list[tuple[str, str, str] | Sent]:
-        """Return and forget what is to be done."""
-        commands, self.rig.scheduler.dispatch.commands = self.rig.scheduler.dispatch.commands, []
-        told = [(each.route, each.queue, each.what) for each in commands if isinstance(each, AnnounceInTurn)]
-        return [
-            *told,
-            *(each.message for each in commands if isinstance(each, Broadcast) and isinstance(each.message, Sent)),
-        ]
-
-    def timer(self) -> float | None:
-        """Return when something is due."""
-        return self.rig.scheduler.dispatch.agenda.when(SUBSCRIBERS)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_held_is_told_when_nobody_of_its_own_order_comes_before(name: str) -> None:
-    """C10: also where who is there has other webhooks."""
-    for webhooks in (OURS, THEIRS):
-        ways = Ways(subjects=None)
-        first, other = ways.there(boot(first=True, queue=OTHER), name, webhooks=webhooks)
-        assert not ways.offer(queue=OTHER)
-        del ways.rig.turns.members.peers[first.boot]
-        ways.subscribers.reconsider(ways.now, ways.at)
-        waits = other.boot != first.boot and rank(OTHER, name) > rank(OTHER, BOOT)
-        assert ways.done() == ([] if waits else [(SUBJECTS, OTHER, "held")])
-
-
-def test_each_way_is_succeeded_by_itself_and_of_what_it_tells() -> None:
-    """C10: of the webhooks that it had, each of its queue; of the broker's subscribers each queue where work waits."""
-    third = "billing/others"
-    ways = Ways(**{HOOK: QUEUE, "subjects": None, HOOK_2: OTHER})
-    ways.rig.scheduler.pending.get_or_add("billing/idle", ways.now)
-    ways.waits(QUEUE, OTHER, third)
-    name = next(name for name in NAMES if all(rank(queue, name) > rank(queue, BOOT) for queue in (QUEUE, OTHER, third)))
-    theirs = [(SUBJECTS, queue, "again") for queue in (QUEUE, OTHER, third)]
-    (peer,) = ways.there(name, webhooks=THEIRS)
-    ways.go(peer)
-    assert ways.done() == theirs
-    (peer,) = ways.there(name)
-    ways.go(peer)
-    assert ways.done() == [(HOOK, QUEUE, "again"), *theirs, (HOOK_2, OTHER, "again")]
-
-
 ONE, TWO = ("producer", "1"), ("producer", "2")
-
-
-def test_a_word_says_who_says_it() -> None:
-    """C1: number, version, address, engine, and the hash of its webhooks."""
-    rig = MemberRig(name="shop", store="aa")
-    first = rig.says()[0]
-    assert first == Member(boot=BOOT, seq=1, cluster="shop", version="1.0", address="here", store="aa")
-    assert rig.turns.name == "shop"
-    assert rig.turns.about.seq == 0
-    other = MemberRig()
-    plain = other.scheduler.join(webhooks="h")
-    assert plain.about == Member(boot=BOOT, seq=0, webhooks="h")
 
 
 def waiting(*names: tuple[str, str]) -> tuple[MemberRig, int]:
@@ -629,43 +500,6 @@ def test_work_without_room_is_said_at_once_and_again_a_tenth_of_a_second_later_a
     assert rig.says()[-1].full == (QUEUE, OTHER)
 
 
-def test_a_strangers_word_is_named_with_what_is_wrong() -> None:
-    """C1: so that somebody finds who says it."""
-    rig = MemberRig()
-    rig.hear(Member(boot=BOOT, seq=99))
-    assert rig.facts_of(ClusterMessageRefused) == [ClusterMessageRefused(BOOT, NOT_SENT_HERE)]
-
-
-def test_two_covers_that_are_merged_tell_the_names_of_both_and_the_later_beginning() -> None:
-    """C4: an older one that comes after takes nothing back."""
-    rig = MemberRig()
-    session = rig.session()
-    rig.peer(LAST)
-    rig.echo()
-    rig.trigger_all(source="producer", id="1")
-    first = rig.work().gen
-    rig.wakes(session)
-    rig.wait(0.4)
-    rig.trigger_all(source="producer", id="2")
-    rig.cover(session, rig.work().gen)
-    rig.cover(session, first)
-    rig.wait(0.11)
-    (word,) = rig.told()
-    assert set(word.ids) == {ONE, TWO}
-    assert word.begun_age_ms == 50
-
-
-def test_what_others_tell_becomes_due_for_one_message_and_no_tick_early() -> None:
-    """B2."""
-    rig, _ = waiting(ONE)
-    rig.covered(ONE, next_ms=4_000)
-    rig.keep_company(3.998)
-    assert not rig.work().dirty
-    rig.keep_company(0.02)
-    assert rig.work().dirty
-    assert rig.work().size == 1
-
-
 def test_c4_under_one_boot_with_a_copy_of_its_machine_nothing_is_proven_and_it_acts_at_once() -> None:
     """C4: others heard the number from the copy, which may have said it long before this one did."""
     rig, session = ready()
@@ -713,60 +547,6 @@ def test_c3_room_is_said_when_it_changes_and_not_more_than_ten_times_a_second() 
     assert rig.abilities() == []
 
 
-def test_a_member_hears_itself_by_numbers_that_it_said() -> None:
-    """C1: none before the first, none beyond the newest; the newest that came back counts, and for so long."""
-    members = Members("a" * 32)
-    assert members.leaving is False
-    assert members.alone(0.0)
-    assert not members.own_message_returned(0)
-    for number in range(1, 4):
-        assert members.next_seq(float(number)) == number
-    assert not members.own_message_returned(4)
-    assert members.own_message_returned(2)
-    assert not members.alone(2.0 + SILENT_S)
-    assert members.alone(2.0 + SILENT_S + 0.001)
-    assert not members.own_message_returned(1)
-    assert not members.own_message_returned(2), "each comes back once, and in order"
-    assert not members.alone(2.0 + SILENT_S), "an older one takes nothing back"
-    members.loop_blocked()
-    assert members.own_message_returned(3)
-    assert members.alone(3.0), "said before it stood still"
-    members.next_seq(5.0)
-    assert members.own_message_returned(4)
-    assert not members.alone(5.0)
-
-
-@pytest.mark.parametrize("how", ["at once", "alone", "held", "again", "first"])
-def test_the_others_hear_what_was_told_of_which_queue_and_when(how: str) -> None:
-    """C10: whichever way it came to be told; with another's webhooks they have the broker's subscribers in common."""
-    ways = Ways(subjects=None)
-    ways.waits(QUEUE)
-    first, last = ways.there(FIRST, LAST, webhooks=THEIRS)
-    if how == "at once":
-        del ways.rig.turns.members.peers[FIRST]
-        assert ways.offer()
-    elif how == "alone":
-        assert ways.offer(shared=False)
-    elif how == "again":
-        ways.go(first)
-    else:
-        assert not ways.offer()
-        if how == "first":
-            del ways.rig.turns.members.peers[FIRST]
-            ways.subscribers.reconsider(ways.now, ways.at)
-        else:
-            ways.later(A_S + PLACE_S)
-    assert last.boot in ways.rig.turns.members.peers
-    ways.done()
-    ways.later(0.125)
-    assert ways.done() == []
-    ways.later(0.125)
-    (said,) = ways.done()
-    assert isinstance(said, Sent)
-    assert (said.boot, said.queue, said.hook, said.age_ms) == (BOOT, QUEUE, None, 250)
-    assert ways.timer() is None, "nothing is left to be done"
-
-
 def test_c1_words_are_said_every_second_and_at_once_to_a_newcomer() -> None:
     """C1."""
     rig = MemberRig()
@@ -780,15 +560,6 @@ def test_c1_words_are_said_every_second_and_at_once_to_a_newcomer() -> None:
     assert rig.facts_of(MemberCame) == [MemberCame(FIRST, "", "1.0")]
     rig.member(FIRST)
     assert len(rig.says()) == 1, "not to one that is known"
-
-
-def test_what_forgave_is_named_by_time_where_a_name_was_not_enough() -> None:
-    """C4."""
-    rig, _ = waiting(ONE)
-    rig.trigger_all()
-    rig.wait(0.010)
-    rig.covered(ONE, seq=rig.says()[-1].seq, since_ms=1000)
-    assert rig.facts_of(SettledByPeer) == [SettledByPeer(QUEUE, "time", FIRST)]
 
 
 @WAYS
@@ -814,18 +585,6 @@ def test_c1_a_word_of_its_own_boot_that_it_never_said_is_refused() -> None:
     assert rig.facts_of(MemberRefused) == [MemberRefused(BOOT, "", OWN_BOOT)]
 
 
-def test_a_bequest_says_at_least_one_message_and_how_many_are_due() -> None:
-    """C7."""
-    rig = MemberRig()
-    rig.trigger_all(OTHER, payload_size=1)
-    rig.trigger(QUEUE, size=4, not_before_ms=1_000)
-    told = rig.turns.handover(rig.now)
-    assert told[0] == CloudQueueWorkDetected("billing", "refunds")
-    assert (told[1].queue, told[1].payload_size) == (QUEUE, 4)
-    rig.now += 5.0
-    assert rig.turns.handover(rig.now)[1].not_before_ms == 0
-
-
 def test_c3_who_asks_is_answered_no_sooner_than_words_may_follow_each_other() -> None:
     """C3: many may ask at once."""
     rig = MemberRig()
@@ -845,17 +604,6 @@ def test_c3_who_asks_is_answered_no_sooner_than_words_may_follow_each_other() ->
 def test_the_order_is_a_hash_that_all_versions_have_to_share() -> None:
     """C2: two that reckon it in different ways would both wait, or both act."""
     assert rank("billing/orders", "0" * 32) == 0xC77761CF3BAE8BFB
-    members = Members(LAST)
-    members.on_member(0.0, Member(boot=FIRST, seq=1))
-    members.on_capacity(0.0, Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 1)}))
-    members.next_seq(0.0)
-    members.own_message_returned(1)
-    assert members.bridges_ahead(QUEUE, 0.0) == 1
-    assert members.bridges_ahead(QUEUE, 0.0) == 1
-    assert members.bridges_ahead(QUEUE, 0.0, "aa") == 1
-    members.on_capacity(0.0, Able(boot=FIRST, seq=1, queues={QUEUE: Ability(True, 1, "bb")}))
-    assert members.bridges_ahead(QUEUE, 0.0, "aa") == 0
-    assert members.bridges_ahead(QUEUE, 0.0, "bb") == 1
 
 
 @WAYS
@@ -925,20 +673,8 @@ def test_who_tells_says_so_soon_and_once_for_all_that_was_told(way: str) -> None
     assert rig.says_sent() == []
     rig.wait(MERGE_S)
     (said,) = rig.says_sent()
-    assert (said.queue, said.hook) == (QUEUE, None if way == SUBJECTS else HOOK)
+    assert (said.boot, said.queue, said.hook) == (BOOT, QUEUE, None if way == SUBJECTS else HOOK)
     assert said.age_ms in (50, 51)
     assert LAST in said.heard
     rig.keep(3.0, LAST)
     assert rig.says_sent() == []
-
-
-def test_who_has_no_room_comes_after_every_able_one() -> None:
-    """C3: the last in the order is before it, too."""
-    members = Members(FIRST)
-    members.on_member(0.0, Member(boot=LAST, seq=1))
-    members.on_capacity(0.0, Able(boot=LAST, seq=1, queues={QUEUE: Ability(True, 1)}))
-    members.next_seq(0.0)
-    members.own_message_returned(1)
-    assert members.bridges_ahead(QUEUE, 0.0) == 0
-    assert members.bridges_ahead(QUEUE, 0.0, ready=False) == 1
-    assert members.bridges_ahead(QUEUE, 0.0) == 0

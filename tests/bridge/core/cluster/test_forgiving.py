@@ -153,23 +153,6 @@ def test_c4_w14_another_store_forgives_orders_and_covers_nothing() -> None:
     assert not rig.work().dirty
 
 
-def test_b11_what_another_store_paid_while_nobody_was_here_is_owed_to_who_comes() -> None:
-    """B11, across bridges."""
-    rig = MemberRig()
-    rig.peer(store=STAGING)
-    rig.echo()
-    rig.trigger_all(source="producer", id="1")
-    rig.covered(ONE, seq=newest(rig), since_ms=500, store=STAGING)
-    assert not rig.work().dirty
-    assert rig.wakes(rig.join(store=STAGING)) == []
-    other = MemberRig()
-    other.peer(store=STAGING)
-    other.echo()
-    other.trigger_all(source="producer", id="1")
-    other.covered(ONE, seq=newest(other), since_ms=500, store=STAGING)
-    assert len(other.wakes(other.join(store=PRODUCTION))) == 1
-
-
 def test_c5_w6_a_peers_cover_counts_for_the_sweep_from_when_it_surely_began() -> None:
     """C5, W6."""
     rig = MemberRig(sweep_s=60.0)
@@ -210,26 +193,6 @@ def test_c4_w13_the_receive_began_after_its_wake_was_sent_and_that_is_all_that_i
     rig.say(session, EmptyReceive(QUEUE, BOOT, gen, 0, after_ms=4_000))
     rig.wait(0.11)
     assert rig.told()[-1].begun_age_ms in (1164, 1165), "4 s by the listener's clock are 3.996 s at least by ours"
-
-
-def test_c4_the_newest_generation_told_before_bounds_one_that_is_not_known() -> None:
-    """C4."""
-    rig, session = report()
-    rig.trigger_all()
-    gen = rig.work().gen
-    rig.cover(session, gen)
-    rig.wait(0.11)
-    rig.told()
-    rig.cover(session, gen - 1)
-    rig.wait(0.11)
-    assert rig.told()[-1].begun_age_ms is not None
-    rig.cover(session, 0)
-    rig.wait(0.11)
-    assert rig.told()[-1].begun_age_ms is None, "nothing was told before"
-
-
-ONE = ("producer", "1")
-STAGING, PRODUCTION = "aa", "bb"
 
 
 def reported(rig: MemberRig, store: str) -> int:
@@ -286,20 +249,6 @@ def test_c5_c7_who_dies_while_it_leaves_is_looked_after_unless_it_told_all(told:
         rig.member(FIRST, leaving=True, told=True)
     rig.keep_company(9.1, LAST)
     assert [wake.reason for wake in rig.wakes(session)] == ([] if told else ["lease"])
-
-
-def test_c7_what_is_left_behind_is_said_to_be_told_only_when_it_was() -> None:
-    """C7: with every word until then the others have to expect that this one dies first."""
-    rig = MemberRig()
-    rig.turns.leave(rig.now)
-    rig.drive()
-    rig.wait(1.0)
-    rig.turns.handed_over(rig.now)
-    rig.drive()
-    said = [word.told for word in rig.says() if word.leaving]
-    assert said[-1] is True
-    assert not any(said[:-1])
-    assert len(said) == 3
 
 
 def test_c3_of_more_queues_without_room_than_a_word_holds_each_is_said() -> None:

@@ -37,7 +37,7 @@ from tests.support.web import Client, Reply
 PUT = b"POST /acme/orders/messages HTTP/1.1\r\nHost: relay\r\nContent-Length: 5\r\n\r\nhello"
 CHUNKED = PUT.replace(b"Content-Length: 5", b"Transfer-Encoding: chunked").replace(b"hello", b"5\r\nhello\r\n0\r\n\r\n")
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok"
-Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+Script = Callable[["ServerEndpoint", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class FakeBridge:
@@ -71,7 +71,7 @@ class ServerEndpoint:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection."""
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await self._script(reader, writer)
+            await self._script(self, reader, writer)
         writer.close()
 
     async def request(self, reader: asyncio.StreamReader, length: int | None = None) -> bytes:
@@ -124,7 +124,7 @@ async def relay(port: int, bridge: Any, *, account: str | None = None, **options
 async def before(script: Script | bytes, **options: Any) -> AsyncIterator[Relayed]:
     """A relay before an endpoint that does what the script says; bytes answer every request."""
 
-    async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answering(endpoint: ServerEndpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await endpoint.request(reader)
             writer.write(cast(bytes, script))
@@ -166,15 +166,11 @@ async def test_a_client_that_waits_to_be_asked_for_its_body() -> None:
 async def test_an_endpoint_that_is_silent() -> None:
     """504 after the longest silence, and the bell rings, for the put may have been carried out."""
 
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await endpoint().request(reader)
+    async def script(endpoint: ServerEndpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await endpoint.request(reader)
         await reader.read()
 
     async with before(script, silence_s=0.05) as relayed:
-
-        def endpoint() -> ServerEndpoint:
-            return relayed.endpoint
-
         assert fault(await relayed.ask(PUT)) == (504, "OperationTimedOut")
         assert relayed.fake.triggers == [("acme/orders", 0), ("acme/orders", 31_000)]
 
@@ -182,7 +178,7 @@ async def test_an_endpoint_that_is_silent() -> None:
 async def test_a_body_that_never_comes_whole() -> None:
     """408, and no bell: half a request puts nothing."""
 
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def script(endpoint: ServerEndpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
     async with before(script) as relayed:
@@ -194,7 +190,7 @@ async def test_a_body_that_never_comes_whole() -> None:
 async def test_a_refusal_before_the_body_passes() -> None:
     """The answer goes back at once, and the connection ends, for the rest of the body stands before what follows."""
 
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def script(endpoint: ServerEndpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 413 Large\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
@@ -210,16 +206,12 @@ async def test_a_refusal_before_the_body_passes() -> None:
 async def test_an_answer_that_breaks_off_breaks_off() -> None:
     """Its reader must not take the half for the whole; the put that it was about has triggers."""
 
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await endpoint().request(reader)
+    async def script(endpoint: ServerEndpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await endpoint.request(reader)
         writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 9\r\n\r\nhalf")
         await writer.drain()
 
     async with before(script) as relayed, relayed.client() as client:
-
-        def endpoint() -> ServerEndpoint:
-            return relayed.endpoint
-
         await client.send(PUT)
         await client.reader.readuntil(b"\r\n\r\n")
         assert await client.rest() in (b"", b"half")
@@ -229,15 +221,11 @@ async def test_an_answer_that_breaks_off_breaks_off() -> None:
 async def test_stopping_in_the_middle_of_a_put_rings() -> None:
     """A request that is cut off by the stop may have been carried out."""
 
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await endpoint().request(reader)
+    async def script(endpoint: ServerEndpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await endpoint.request(reader)
         await reader.read()
 
     async with before(script) as relayed, relayed.client() as client:
-
-        def endpoint() -> ServerEndpoint:
-            return relayed.endpoint
-
         await client.send(PUT)
         await relayed.endpoint.asked.wait()
         await relayed.server.stop()

@@ -263,7 +263,8 @@ async def test_celery(url: str) -> None:
     """A worker of Celery's does what the script puts, and SIGTERM ends it well."""
     broker, command = url.replace("http", "queuebell", 1), (sys.executable, "-m", "celery", "--workdir", str(EXAMPLES))
     options = ("--quiet", "-A", "celery_app", "worker", "--concurrency", "1")
-    async with program(*command, *options, BROKER=broker) as worker:
+    # Celery warns of root.
+    async with program(*command, *options, BROKER=broker, PYTHONWARNINGS="") as worker:
         async with program(sys.executable, str(EXAMPLES / "celery_app.py"), BROKER=broker) as script:
             out, err = await script.communicate()
             assert (script.returncode, err) == (0, b"")

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from queuebell.bridge.contract.errors import BadInput, NotAllowed, QueueNotFound, StoreError, Unsupported
+from queuebell.bridge.contract.errors import (
+    BadInput,
+    NotAllowed,
+    QueuebellError,
+    QueueNotFound,
+    StoreError,
+    Unsupported,
+)
 from queuebell.bridge.contract.names import reference
 from queuebell.bridge.producer.blocking import BlockingStore
 from queuebell.bridge.producer.publishing_queue import PublishingQueue
@@ -77,6 +86,7 @@ class Broker:
         """After how long the messages of a queue expire, of those that say so."""
         self._tables: dict[str, tuple[float, list[Binding]]] = {}
         self._mine: dict[str, Binding] = {}
+        self._feeds: weakref.WeakSet[OpenFeed] = weakref.WeakSet()
         self._renewing_in = 0
         self._cleaned = False
 
@@ -131,10 +141,11 @@ class Broker:
                 f"{queue}: the task has {len(body)} bytes, a message at most {BODY_BYTES_MAX}; nothing was put. Pass"
                 " large values by their key in a database or a bucket",
             )
-        most = store.run("what the store can", _delay_ms_max)
-        message = NewMessage(body, min(max(0, round(delay_s * 1000)), most), ttl_s)
 
         async def put(opened: QueueStore, publishing: PublishingQueue | None) -> None:
+            can = opened.capabilities
+            delay_ms = min(max(0, round(delay_s * 1000)), can.delay_ms_max if can.delayed_put else 0)
+            message = NewMessage(body, delay_ms, ttl_s)
             if not opened.capabilities.put_once:
                 await (publishing or opened).put(ref, [message])
             elif publishing is None:
@@ -165,7 +176,17 @@ class Broker:
             names = [queue for queue in queues if self._is_transient(queue) is transient]
             if names:
                 feeds.append(self._feed(names, prefetch or PREFETCH, arrived, acknowledged, transient))
+        if feeds and not self._feeds:
+            atexit.register(self.close)  # before the stores are: what was acknowledged last is still to be deleted
+        self._feeds.update(feeds)
         return feeds
+
+    def close(self) -> None:
+        """End all feeds."""
+        atexit.unregister(self.close)
+        for feed in [*self._feeds]:
+            feed.end()
+        self._feeds.clear()
 
     def _feed(
         self,
@@ -333,19 +354,16 @@ class OpenFeed:
             async def stop(*_: object) -> None:
                 self._feed.stop()
 
-            self._store.run("stop receiving", stop)
+            with contextlib.suppress(QueuebellError):
+                self._store.run("stop receiving", stop)
 
     def end(self) -> None:
         """Release what is not settled, and wait up to the store's time-out until the store knows."""
         if self._process == os.getpid():
             try:
                 self._store.run("end receiving", lambda *_: self._feed.end())
-            except StoreError as error:
+            except QueuebellError as error:
                 log.warning("%s: %s; what was held comes again when its leases end", ", ".join(self.queues), error)
-
-
-async def _delay_ms_max(opened: QueueStore, _: object) -> int:
-    return opened.capabilities.delay_ms_max if opened.capabilities.delayed_put else 0
 
 
 _brokers: dict[tuple[Any, ...], Broker] = {}

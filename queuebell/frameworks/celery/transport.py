@@ -10,6 +10,7 @@ import selectors
 import socket
 import time
 import uuid
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Literal, TypeAlias
@@ -320,6 +321,7 @@ class Transport(virtual.Transport):
         self._listens, self._wakes = socket.socketpair()
         for end in (self._listens, self._wakes):
             end.setblocking(False)
+            weakref.finalize(self, end.close)  # a pool of Celery's is never closed
         return super().establish_connection()  # type: ignore[no-any-return]
 
     def close_connection(self, connection: Any) -> None:

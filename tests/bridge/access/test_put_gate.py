@@ -109,17 +109,6 @@ def test_what_is_drained_takes_again_at_once(actions: list[tuple[str, int]], siz
     assert isinstance(world.put(size), Ticket)
 
 
-def fill(rule: Admission, count: int, now: float) -> list[Ticket]:
-    """Let so many in at once."""
-    tickets = []
-    for _ in range(count):
-        asked = rule.ask(now, 0)
-        assert isinstance(asked, Ticket)
-        rule.begin(asked, now)
-        tickets.append(asked)
-    return tickets
-
-
 def arriving(rule: Admission, now: float, size: int) -> Ticket:
     """Let in one that is on its way."""
     ticket = rule.ask(now, size, arriving=True)

@@ -254,26 +254,6 @@ def test_a_spoilt_key_takes_no_other_away(tmp_path: pathlib.Path, spoilt: Any) -
     )
 
 
-def signed(header: Any, claims: Any, key: Any = EC_KEY) -> str:
-    """A token with a good signature over whatever it says: PyJWT itself would not make most of these."""
-    text = part(json.dumps(header).encode()) + "." + part(json.dumps(claims).encode())
-    return text + "." + part(ECAlgorithm(ECAlgorithm.SHA256).sign(text.encode(), key))
-
-
-def right(header: dict[str, Any], claims: dict[str, Any]) -> bool:
-    """Say whether a token is right in all that it says, in as few words as that can be said."""
-    numbers = [claims.get(name, NOW) for name in ("exp", "nbf", "iat")]
-    return (
-        (header.get("alg"), header.get("kid")) == ("ES256", "e")
-        and "crit" not in header
-        and claims.get("iss") == ISSUER
-        and claims.get("aud") in (AUDIENCE, [AUDIENCE])
-        and isinstance(claims.get("sub"), str)
-        and claims.get("exp") is not None
-        and all(isinstance(each, int | float | None) and not isinstance(each, bool) for each in numbers)
-    )
-
-
 class Publishes:
     """An issuer's address, which counts and may fail."""
 

@@ -12,11 +12,6 @@ from queuebell.bridge.contract.bounds import bound, in_words
 from queuebell.bridge.contract.times import from_rfc3339
 
 
-def waits(backoff: Backoff, count: int, draw: float = 0.5) -> list[float]:
-    """Miss so often, and return the waits."""
-    return [backoff.miss(lambda: draw) for _ in range(count)]
-
-
 @pytest.mark.parametrize(
     "make",
     [

@@ -178,16 +178,6 @@ def beat(**levels: object) -> Frame:
     return {"type": "heartbeat", "stamp": 1, "queues": {"a/b": levels}}
 
 
-def depth(**counts: object) -> Frame:
-    """Return a heartbeat with a depth that differs from nothing in this."""
-    return beat(depth={"visible": 7, "invisible": 7, "age_ms": 7, **counts})
-
-
-def running(**figures: object) -> Frame:
-    """Return a heartbeat of a handler that runs, and differs from nothing in this."""
-    return {"type": "heartbeat", "stamp": 1, "running": {"a/b": {"id": "m", "ms": 7, **figures}}}
-
-
 @pytest.mark.parametrize(
     ("frame", "field"),
     [

@@ -363,16 +363,6 @@ async def test_the_window(served: Served, monkeypatch: pytest.MonkeyPatch) -> No
         standing.go.set()
 
 
-async def test_ten_thousand_calls_at_once(served: Served) -> None:
-    """They are refused or the wire is closed; the bridge carries out no more than it announced."""
-    async with wire(served) as peer, wire(served) as other:
-        with contextlib.suppress(ConnectionError):
-            for number in range(1, 10_001):
-                await peer.socket.send_bytes(encode_call(number, "GET", "/v1/queues", b""))
-        assert await peer.closed() in (1008, 1006)
-        assert (await other.call("GET", "/v1/queues"))[0] == 200
-
-
 async def test_too_many_bytes_of_settlements_close_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their number has no limit, and what they keep in memory has."""
     go = asyncio.Event()

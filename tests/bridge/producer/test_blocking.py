@@ -43,8 +43,6 @@ from tests.support.buses import RecordingBus
 from tests.support.command import environment, serving
 from tests.support.processes import PATIENCE_S
 
-# Private: `_after_fork`, `_parents`: the interpreter calls it in a child. `_life`, `_lock`: new in a child.
-
 QUEUE = "billing/orders"
 
 
@@ -218,21 +216,6 @@ def test_what_hangs_when_it_is_closed_holds_up_nothing_else(monkeypatch: pytest.
     there.close()
     there.close()
     assert store.noted[1:] == [("close",)] and threads() == []
-
-
-def test_in_a_forked_process_what_was_open_is_left_alone_and_opened_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test makes the interpreter's call in the child; an unused store stays as it is."""
-    monkeypatch.setattr(blocking, "_parents", [])
-    with BlockingStore("memory:parent") as store, BlockingStore("memory:unused") as unused:
-        store.put(QUEUE, ["x"])
-        parent, life, lock = store._life, unused._life, store._lock
-        blocking._after_fork()
-        assert (unused._life, store._life) == (life, None) and store._lock is not lock
-        assert parent in blocking._parents
-        store.put(QUEUE, ["y"])
-        assert store._life is not parent and threads() == ["queuebell-store"] * 2
-        assert parent is not None
-        parent.end(PATIENCE_S)
 
 
 def program(code: str, *arguments: str) -> str:

@@ -351,19 +351,6 @@ def test_publishes_that_became_one_tell_all_their_traces() -> None:
     assert sending.event.traces == Traces((third, TRACE))
 
 
-def test_a_trace_goes_with_a_time_that_became_due() -> None:
-    """Alone, and merged into what is for now."""
-    publication = machine()
-    publication.add(0.0, traced(after_ms=1000))
-    (sending,) = publication.take(1.0)
-    assert sending.due_ms is None and sending.event.traceparent == TRACE
-    publication.sent([sending])
-    publication.add(5.0, traced(trace=None))
-    publication.add(5.0, traced(after_ms=1000))
-    (sending,) = publication.take(6.0)
-    assert sending.event.traceparent == TRACE and sending.event.payload_size == 2
-
-
 @pytest.mark.parametrize("after_ms", [0, 500])
 def test_the_newer_of_two_merged_traces_is_told(after_ms: int) -> None:
     publication = machine()

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from queuebell.bridge.contract.errors import BadInput
 from queuebell.listeners.scaling.processes import Limits, Processes
-from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Proof, ScaledQueue, Step
-from queuebell.listeners.wake.table import SendEmptyReceive, SendStarted, StartReceive
+from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
+from queuebell.listeners.wake.table import SendEmptyReceive, SendMore, SendRoom, SendStarted, StartReceive
 
 BOOT = "b" * 32
 T = TypeVar("T")
 
 
-def scaled(proof: Proof = Proof.VISIBLE, *, scaling: Any = None, welcomed: bool = True, **limits: Any) -> ScaledQueue:
+def scaled(*, welcomed: bool = True, **limits: Any) -> ScaledQueue:
     """Make the rules of one queue, in a session."""
-    rules = ScaledQueue(0.0, Limits(**{"per_process": 10, **limits}), lambda: 0.5, proof=proof, scaling=scaling)
+    rules = ScaledQueue(0.0, Limits(**{"per_process": 10, **limits}), lambda: 0.5)
     rules.start(0.0)
     if welcomed:
         rules.welcomed(0.0, BOOT, 0)
@@ -47,13 +47,33 @@ def ready(rules: ScaledQueue, now: float, *names: str, busy: bool = False) -> li
     return steps
 
 
-def test_heartbeats_tell_of_other_workers_too() -> None:
-    """A count that no wake asked for takes them off as well (Z5); an older bridge says nothing."""
+@pytest.mark.parametrize("told", ["by the wake", "by a heartbeat"])
+def test_other_workers_are_taken_off(told: str) -> None:
+    """Also by a count that no wake asked for (Z5); an older bridge says nothing."""
     rules = scaled()
-    rules.on_heartbeat(0.0, 2, None)
-    assert rules.others == 2
-    rules.on_heartbeat(1.0, None, None)
-    assert rules.others == 2
+    if told == "by a heartbeat":
+        rules.on_heartbeat(0.0, 2, None)
+        rules.on_heartbeat(0.0, None, None)
+    steps = woken(rules, 1.0, 1, Count(21), workers=2 if told == "by the wake" else None)
+    assert only(steps, Launch) == [Launch(1)]
+
+
+def test_room_is_said_once_what_starts_is_ready() -> None:
+    """Its hello must have reached the bridge, or the scaler would be woken again for the same message (Z3)."""
+    rules = scaled()
+    assert only(woken(rules, 0.0, 1, Count(1)), SendMore) and not only(rules.began(1.0, ["a"]), SendRoom)
+    assert only(rules.ready(2.0, "a"), SendRoom)
+
+
+@pytest.mark.parametrize(("due_s", "ends"), [(4.0, False), (9.0, True)])
+def test_one_that_is_idle_stays_for_what_is_due_soon(due_s: float, ends: bool) -> None:
+    """Another would not be ready in time (Z2)."""
+    rules = scaled(idle_s=10.0, start_s=5.0)
+    woken(rules, 0.0, 1, Count(1))
+    ready(rules, 1.0, "a")
+    steps = rules.tick(11.0) + rules.on_heartbeat(11.0, 1, due_s)
+    assert only(steps, Audit)
+    assert bool(only(rules.audited(11.0, Count(0, 1)), Finish)) is ends
 
 
 def test_other_limits_count_from_now_on() -> None:
@@ -103,16 +123,6 @@ def test_the_newest_of_the_wakes_during_a_count_is_taken_with_its_reason() -> No
 def processes(**given_: Any) -> Processes:
     """Make the rules with chance in the middle."""
     return Processes(Limits(**given_), lambda: 0.5)
-
-
-def begin(each: Processes, now: float, *names: str, ready: bool = True) -> None:
-    """Have processes started, and be ready at once."""
-    each.ask(now, len(names))
-    assert each.launch(now) == len(names)
-    each.began(now, list(names))
-    for name in names if ready else ():
-        each.became_ready(now, name)
-        each.busy_changed(now, name, busy=False)
 
 
 @pytest.mark.parametrize(

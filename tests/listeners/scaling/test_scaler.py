@@ -3,49 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from queuebell.bridge import Bridge
 from queuebell.listeners import Scaler
-from queuebell.listeners.scaling.actuators.base import ProcessEvents, StartFailed
-from tests.support.processes import PATIENCE_S
+from queuebell.listeners.scaling.actuators.base import ProcessEvents
 from tests.support.sim_loop import pass_time, simulated
 
 QUEUE = "billing/orders"
 
 
 class Counted:
-    """An actuator that starts nothing; ``fails`` says how many starts do first, ``able`` how many it starts at once."""
+    """An actuator that starts nothing."""
 
     outlives = False
     unseen: str | None = None
 
-    def __init__(self, fails: int = 0, able: int | None = None) -> None:
-        self.fails = fails
-        self.able = able
-        self.starts: list[float] = []
+    def __init__(self) -> None:
         self.started: list[str] = []
         self.alive: list[str] = []
         self._events: ProcessEvents | None = None
-        self._news = asyncio.Event()
 
     async def open(self, events: ProcessEvents) -> None:
         """Take who is told."""
         self._events = events
 
     async def start(self, count: int) -> list[str]:
-        """Pretend, unless it is to fail."""
-        self._news.set()
-        self.starts.append(asyncio.get_running_loop().time())
-        able = count if self.able is None else min(count, self.able)
-        ids = [] if self.fails else [str(len(self.started) + step) for step in range(able)]
+        """Pretend."""
+        ids = [str(len(self.started) + step) for step in range(count)]
         self.started += ids
         self.alive += ids
-        if self.fails:
-            self.fails -= 1
-            raise StartFailed("no quota")
-        if able < count:
-            raise StartFailed("out of memory", ids)
         return ids
 
     async def stop(self, ids: Sequence[str]) -> None:
@@ -54,7 +41,6 @@ class Counted:
             self.alive.remove(number)
             assert self._events is not None
             self._events.ended(number, 0, "exit code 0")
-        self._news.set()
 
     async def look(self) -> None:
         """See nothing new."""
@@ -73,13 +59,6 @@ class Counted:
         for number in self.alive:
             self._events.ready(number)
             self._events.busy_changed(number, busy=False)
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds of it."""
-        async with asyncio.timeout(PATIENCE_S):
-            while not holds():
-                self._news.clear()
-                await self._news.wait()
 
 
 class Uneasy(Counted):

@@ -210,8 +210,3 @@ async def azure_client(front: Front) -> AsyncIterator[Client]:
         yield client
     finally:
         await client.close()
-
-
-async def gone(front: Front) -> None:
-    """Take the message that was put all the same."""
-    assert len(await front.get("orders")) == 1

@@ -21,7 +21,7 @@ from queuebell.bridge.http.server.memory_bounds import (
 )
 from queuebell.bridge.queues.base import NewMessage
 from queuebell.bridge.queues.served import NoRoom
-from tests.support.azure import ACCOUNT, Front, messages, serving_azure, signed_headers
+from tests.support.azure import ACCOUNT, messages, serving_azure
 from tests.support.web import JSON, Client, Served, request, serving
 
 QUEUE = "/v1/queues/billing/orders"
@@ -137,13 +137,6 @@ async def test_what_a_client_does_not_read_is_counted_until_it_is_gone(monkeypat
                 while await loop.sock_recv(right, 1 << 20):
                     pass
         assert room.taken == 0
-
-
-def signed(front: Front, path: str) -> bytes:
-    """Put a signed request together."""
-    target = f"/{ACCOUNT}{path}"
-    headers = {"Host": "127.0.0.1", **signed_headers("GET", target, b"", {}, front.wall())}
-    return request("GET", target, **headers)
 
 
 def room_of(size: int) -> AnswerMemory:

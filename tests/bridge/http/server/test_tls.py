@@ -82,7 +82,7 @@ GRANTS = {
     "producer": {"put": ["a/*"], "ring": ["a/*"]},
     "keyed": {"look": ["a/*"]},
 }
-GOOD, STRANGE, NONE = "200", "401", "handshake"
+GOOD, NONE = "200", "handshake"
 
 
 class Port:

@@ -91,7 +91,7 @@ async def test_the_suite_of_celery(tmp_path: Path, pool: str) -> None:
     source = await asyncio.to_thread(unpacked, "celery", tmp_path)
     conftest = source / "t/integration/conftest.py"
     conftest.write_text(conftest.read_text().replace("return 'prefork'", f"return '{pool}'"))
-    (tmp_path / "registers.py").write_text("import queuebell.frameworks.celery\n")
+    (source / "registers.py").write_text("import queuebell.frameworks.celery\n")
     async with RedisServer(tmp_path / "redis") as server:
         with serving(tmp_path / "data") as bridge:
             place = {

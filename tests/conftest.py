@@ -29,6 +29,7 @@ REST = (
     *("architecture", "bench", "docs", "examples", "growth/test_planted.py", "mutants", "readme", "reference"),
     *("queuebell/demo", "queuebell/frameworks/test_taskiq_workers.py", "queuebell/frameworks/django/test_worker.py"),
     "queuebell/frameworks/celery",
+    "queuebell/frameworks/dramatiq",
     *("services/test_cluster_strangers.py", "services/test_nats_cluster.py", "services/test_plain_turns.py"),
     *(
         "services/test_scaler_crossed.py",

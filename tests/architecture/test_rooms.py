@@ -158,8 +158,8 @@ def heavy(root: pathlib.Path) -> list[str]:
 
 
 EXTRAS = (
-    "jwt", "grpc", "google.protobuf", "redis", "asyncpg", "aiobotocore", "azure", "django", "taskiq", "celery", "kombu",
-    "sqlalchemy",
+    "jwt", "grpc", "google.protobuf", "redis", "asyncpg", "aiobotocore", "azure", "django", "taskiq", "celery",
+    "dramatiq", "kombu", "sqlalchemy",
 )  # fmt: skip
 
 

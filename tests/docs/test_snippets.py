@@ -28,6 +28,7 @@ UNTYPED = {
     ("postgres.md", "async def order(pool, number)"),
     ("django.md", "@task"),  # Django has no types, nor has Celery
     ("celery.md", "@app.task"),
+    ("dramatiq.md", "@dramatiq.actor"),
 }
 TAUGHT = {"jobs", "shop", "worker"}
 """What other programs of the tutorials import."""
@@ -45,11 +46,11 @@ mypy_path = {root}:{folder}
 [mypy-django.*,django_tasks.*]
 ignore_missing_imports = True
 
-[mypy-celery.*,kombu.*]
+[mypy-celery.*,dramatiq.*,kombu.*]
 ignore_missing_imports = True
 follow_imports = skip
 
-[mypy-queuebell.frameworks.celery.*]
+[mypy-queuebell.frameworks.celery.*,queuebell.frameworks.dramatiq]
 disallow_subclassing_any = False
 
 [mypy-queuebell.frameworks.django.*]

@@ -9,40 +9,32 @@ import logging
 import os
 import threading
 import time
+import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from queuebell.bridge.contract.errors import (
-    BadInput,
-    NotAllowed,
-    QueuebellError,
-    QueueNotFound,
-    StoreError,
-    Unsupported,
-)
+from queuebell.bridge.contract.errors import BadInput, NotAllowed, QueueNotFound, StoreError, Unsupported
 from queuebell.bridge.contract.names import reference
 from queuebell.bridge.producer.blocking import BlockingStore
 from queuebell.bridge.producer.publishing_queue import PublishingQueue
-from queuebell.bridge.queues.base import BODY_BYTES_MAX, NewMessage, QueueStore, StoredMessage, once
+from queuebell.bridge.queues.base import BODY_BYTES_MAX, DELAY_MS_MAX, NewMessage, QueueStore, StoredMessage
 from queuebell.bridge.queues.http.store import HttpStore
-from queuebell.frameworks.celery.feed import Delivery, Feed
-from queuebell.frameworks.celery.names import Binding, BindingNames, queue_name
-from queuebell.listeners.handler import Message
-from queuebell.listeners.listener import Listener
-from queuebell.listeners.pool import Pool
-from queuebell.listeners.work.retry import RetryPolicy
+from queuebell.frameworks.celery.bindings import Binding, BindingNames
+from queuebell.frameworks.celery.message import payload_of, seconds_left
+from queuebell.frameworks.feed import Accept, Delivery, Feed, FeedOptions, put_under_key
+from queuebell.frameworks.names import queue_name
+from queuebell.listeners.handler import Message, Undecodable
 
 log = logging.getLogger("queuebell.celery")
 
-GRACE_S: Final = 604_800.0
-"""Longer than any task: Celery decides how long a worker waits at its end."""
+EARLY_S: Final = 1.0
+"""A task that comes earlier than this before its time is put again with the rest of its delay."""
 PREFETCH: Final = 256
 """The most messages of a channel without a limit of its own."""
-END_S: Final = 15.0
-KEPT_S: Final = 2.0
+KEPT_S: Final = 5.0
 """For which a producer uses the bindings of an exchange that it has read, unless it finds no queue in them."""
 SEEN_S: Final = 3600
 """How often a process says that its transient queues are still its own."""
@@ -86,7 +78,7 @@ class Broker:
         """After how long the messages of a queue expire, of those that say so."""
         self._tables: dict[str, tuple[float, list[Binding]]] = {}
         self._mine: dict[str, Binding] = {}
-        self._feeds: weakref.WeakSet[OpenFeed] = weakref.WeakSet()
+        self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._renewing_in = 0
         self._cleaned = False
 
@@ -142,18 +134,8 @@ class Broker:
                 " large values by their key in a database or a bucket",
             )
 
-        async def put(opened: QueueStore, publishing: PublishingQueue | None) -> None:
-            can = opened.capabilities
-            delay_ms = min(max(0, round(delay_s * 1000)), can.delay_ms_max if can.delayed_put else 0)
-            message = NewMessage(body, delay_ms, ttl_s)
-            if not opened.capabilities.put_once:
-                await (publishing or opened).put(ref, [message])
-            elif publishing is None:
-                await once(opened).put_once(ref, key, message)
-            else:
-                await publishing.put_once(ref, key, message, patience=0.0)
-
-        store.run(f"put {ref}", put)
+        message = NewMessage(body, max(0, round(delay_s * 1000)), ttl_s)
+        store.run(f"put {ref}", lambda opened, publishing: put_under_key(opened, publishing, ref, key, message))
 
     def get(self, queue: str) -> tuple[StoredMessage, Callable[[bool], bool]] | None:
         """Receive one message, and how to settle it: deleted for True, returned for False."""
@@ -169,13 +151,22 @@ class Broker:
 
     def feed(
         self, queues: Iterable[str], prefetch: int, arrived: Callable[[Delivery], None], *, acknowledged: bool
-    ) -> list[OpenFeed]:
+    ) -> list[Feed]:
         """Receive the messages of some queues from now on, up to ``prefetch`` at a time (0: 256)."""
         feeds = []
         for transient in (False, True):
-            names = [queue for queue in queues if self._is_transient(queue) is transient]
-            if names:
-                feeds.append(self._feed(names, prefetch or PREFETCH, arrived, acknowledged, transient))
+            refs = {self._at(queue)[1]: queue for queue in queues if self._is_transient(queue) is transient}
+            if refs:
+                store = self._own if transient else self._tasks
+                options = FeedOptions(
+                    name="celery",
+                    bridge=None if store is self._own else self._bridge,
+                    prefetch=prefetch or PREFETCH,
+                    visibility_timeout=self.options.visibility_timeout,
+                    max_attempts=0 if transient else self.options.max_attempts,
+                    acknowledged=acknowledged,
+                )
+                feeds.append(Feed(store, refs, _accepts_transient if transient else _accepts, arrived, options))
         if feeds and not self._feeds:
             atexit.register(self.close)  # before the stores are: what was acknowledged last is still to be deleted
         self._feeds.update(feeds)
@@ -187,46 +178,6 @@ class Broker:
         for feed in [*self._feeds]:
             feed.end()
         self._feeds.clear()
-
-    def _feed(
-        self,
-        names: Sequence[str],
-        prefetch: int,
-        arrived: Callable[[Delivery], None],
-        acknowledged: bool,
-        transient: bool,
-    ) -> OpenFeed:
-        store, _ = self._at(names[0])
-        refs = {self._at(name)[1]: name for name in names}
-
-        async def begin(opened: QueueStore, publishing: PublishingQueue | None) -> Feed:
-            def listener(handler: Callable[[Message], object]) -> Listener[Any]:
-                # Of one queue, wakes carry messages, which a pool of several cannot take.
-                several: dict[str, Any] = {"pool": Pool(prefetch)} if len(refs) > 1 else {"concurrency": prefetch}
-                return Listener(
-                    opened,
-                    list(refs),
-                    handler,
-                    bridge=None if store is self._own else self._bridge,
-                    visibility_timeout=self.options.visibility_timeout,
-                    retry=RetryPolicy(attempts=0 if transient else self.options.max_attempts),
-                    grace=GRACE_S,
-                    handle_signals=False,
-                    handler_name="celery",
-                    **several,
-                )
-
-            async def again(ref: str, key: str, message: NewMessage) -> None:
-                if not opened.capabilities.put_once:
-                    await (publishing or opened).put(ref, [message])
-                elif publishing is None:
-                    await once(opened).put_once(ref, key, message)
-                else:
-                    await publishing.put_once(ref, key, message)
-
-            return Feed(refs, arrived, again, listener, acknowledged=acknowledged, transient=transient)
-
-        return OpenFeed(store, store.run(f"receive from {', '.join(names)}", begin), names)
 
     def _at(self, queue: str) -> tuple[BlockingStore, str]:
         store = self._own if self._is_transient(queue) else self._tasks
@@ -282,7 +233,7 @@ class Broker:
             self._remove(name)
 
     def table(self, exchange: str, *, fresh: bool = False) -> list[Binding]:
-        """Return the bindings of an exchange, which may be two seconds old unless ``fresh``."""
+        """Return the bindings of an exchange, which may be five seconds old unless ``fresh``."""
         now = time.monotonic()
         until, table = self._tables.get(exchange, (0.0, []))
         if fresh or now >= until:
@@ -338,32 +289,36 @@ class Broker:
             self.delete(queue)
 
 
-class OpenFeed:
-    """A feed, for the threads of Celery."""
+def _accepts(opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
+    async def accept(queue: str, message: Message) -> dict[str, Any] | None:
+        try:
+            payload = payload_of(message.body)
+        except ValueError as error:
+            raise Undecodable(f"no message of Celery's: {error}") from None
+        left_s = seconds_left(payload)
+        if left_s > EARLY_S:
+            # Longer than the store can delay. Under a key, so that a crash before the deletion adds none.
+            later = NewMessage(message.body, min(int(left_s * 1000), DELAY_MS_MAX), headers=dict(message.headers))
+            await put_under_key(opened, publishing, message.queue, f"later-{message.id}", later)
+            return None
+        # Of this delivery: a message that comes again is another one to Celery.
+        payload["properties"]["delivery_tag"] = uuid.uuid4().hex
+        payload["properties"]["delivery_info"]["redelivered"] = message.attempt > 1
+        return payload
 
-    def __init__(self, store: BlockingStore, feed: Feed, queues: Sequence[str]) -> None:
-        self.queues = [*queues]
-        self._store = store
-        self._feed = feed
-        self._process = os.getpid()
+    return accept
 
-    def stop(self) -> None:
-        """Receive no more; does not wait."""
-        if self._process == os.getpid():
 
-            async def stop(*_: object) -> None:
-                self._feed.stop()
+def _accepts_transient(opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
+    accept = _accepts(opened, publishing)
 
-            with contextlib.suppress(QueuebellError):
-                self._store.run("stop receiving", stop)
+    async def accept_or_drop(queue: str, message: Message) -> Any:
+        try:
+            return await accept(queue, message)
+        except Undecodable as error:
+            log.warning("%s: a message is dropped: %s", queue, error)
 
-    def end(self) -> None:
-        """Release what is not settled, and wait up to the store's time-out until the store knows."""
-        if self._process == os.getpid():
-            try:
-                self._store.run("end receiving", lambda *_: self._feed.end())
-            except QueuebellError as error:
-                log.warning("%s: %s; what was held comes again when its leases end", ", ".join(self.queues), error)
+    return accept_or_drop
 
 
 _brokers: dict[tuple[Any, ...], Broker] = {}

@@ -19,6 +19,7 @@ import msgspec
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.utils.compat import detect_environment
 from kombu.utils.url import parse_url
 
 from queuebell.bridge.contract.errors import (
@@ -29,9 +30,10 @@ from queuebell.bridge.contract.errors import (
     UnknownOutcome,
 )
 from queuebell.bridge.queues.base import NEVER, TTL_S_MAX
-from queuebell.frameworks.celery.broker import Broker, OpenFeed, broker_of
-from queuebell.frameworks.celery.feed import Delivery, seconds_left
-from queuebell.frameworks.celery.names import Binding
+from queuebell.frameworks.celery.bindings import Binding
+from queuebell.frameworks.celery.broker import Broker, broker_of
+from queuebell.frameworks.celery.message import payload_of, seconds_left
+from queuebell.frameworks.feed import Delivery, Feed
 
 log = logging.getLogger("queuebell.celery")
 
@@ -64,10 +66,11 @@ class Channel(virtual.Channel):
         super().__init__(connection, **options)
         self.broker: Broker = connection.broker
         self._deliveries: dict[str, Delivery | _Fetched] = {}
-        self._feeds: list[OpenFeed] = []
+        self._feeds: list[Feed] = []
         self._unfed: dict[str, bool] = {}
+        self._fed = 0
         self._no_ack: set[str] = set()
-        self._own: set[str] = set()
+        self._auto_deleted: set[str] = set()
         self._process = os.getpid()
 
     # -- publishing -------------------------------------------------------------------------------------------------
@@ -133,7 +136,7 @@ class Channel(virtual.Channel):
         ttl_ms = arguments.get("x-message-ttl")
         self.broker.declare(queue, transient=transient, ttl_s=0 if ttl_ms is None else _seconds(ttl_ms))
         if options.get("auto_delete"):
-            self._own.add(queue)
+            self._auto_deleted.add(queue)
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
         return self.broker.exists(queue)
@@ -168,7 +171,7 @@ class Channel(virtual.Channel):
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
         found = super()._lookup(exchange, routing_key, default)
-        # A queue that was bound within the last two seconds; monitors wait for theirs, workers say something every two.
+        # A queue that was bound within the last seconds. Monitors wait for theirs: workers say something every two.
         if not found and exchange and self.typeof(exchange).type == "direct":
             self.broker.table(exchange, fresh=True)
             found = super()._lookup(exchange, routing_key, default)
@@ -180,6 +183,8 @@ class Channel(virtual.Channel):
         """Receive from a queue; it begins when the connection waits for events next, with all queues together."""
         answer = super().basic_consume(queue, no_ack, callback, consumer_tag, **options)
         self._unfed[queue] = bool(no_ack)
+        if no_ack:
+            self._no_ack.add(queue)
         self.connection.wake()
         return answer
 
@@ -195,14 +200,26 @@ class Channel(virtual.Channel):
                     feed.stop()
         if self.connection is not None:
             self.connection.give_back(self, queue)
-        if queue in self._own:
-            self._own.discard(queue)
+        if queue in self._auto_deleted:
+            self._auto_deleted.discard(queue)
             with contextlib.suppress(QueuebellError):
                 self.queue_delete(queue)
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        """Set how many messages are held at once; more than before is a new feed, as for a pool that grows."""
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        if self._fed and prefetch_count >= self._fed + max(1, self._fed // 4):
+            self._fed = 0
+            for feed in self._feeds:
+                self._unfed.update((queue, queue in self._no_ack) for queue in feed.queues)
+                feed.queues = []
+                feed.stop()
+            self.connection.wake()
 
     def begin(self) -> None:
         """Feed the queues that are consumed since."""
         while self._unfed:
+            self._fed = self.qos.prefetch_count
             (_, no_ack), *_ = self._unfed.items()
             queues = [queue for queue, each in self._unfed.items() if each is no_ack]
             for queue in queues:
@@ -220,7 +237,7 @@ class Channel(virtual.Channel):
 
     def held(self, delivery: Delivery) -> None:
         """Remember a delivery until it is settled."""
-        self._deliveries[delivery.tag] = delivery
+        self._deliveries[delivery.payload["properties"]["delivery_tag"]] = delivery
 
     def settle(self, tag: str, how: Literal["acknowledge", "reject", "requeue", "release"]) -> None:
         """Settle a delivery; does not wait."""
@@ -239,9 +256,13 @@ class Channel(virtual.Channel):
         if found is None:
             return None
         stored, settle = found
-        payload = msgspec.json.decode(stored.body)
+        try:
+            payload = payload_of(stored.body)
+        except ValueError as error:
+            settle(False)
+            raise ChannelError(f"{queue}: message {stored.id} is none of Celery's: {error}; it stays") from None
         payload["properties"]["delivery_tag"] = uuid.uuid4().hex
-        payload["properties"].setdefault("delivery_info", {})["redelivered"] = stored.dequeue_count > 1
+        payload["properties"]["delivery_info"]["redelivered"] = stored.dequeue_count > 1
         message = self.Message(payload, channel=self)
         if no_ack:
             settle(True)
@@ -306,6 +327,10 @@ class Transport(virtual.Transport):
         self._wakes: socket.socket | None = None
         self._selector: selectors.BaseSelector | None = None
         self._hub: Any = None
+        if detect_environment() != "default":
+            raise ConfigurationError(
+                "queuebell: it works with the pools prefork, solo and threads, not gevent or eventlet"
+            )
         try:
             self.broker = broker_of(_addresses(client), client.password or None, _options(client))
         except msgspec.ValidationError as error:

@@ -206,7 +206,7 @@ def _accepts(opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
         try:
             found = dramatiq.Message.decode(message.body)
         except DecodeError as error:
-            raise Undecodable(f"no message of Dramatiq's: {error.error}") from None
+            raise Undecodable(f"not a Dramatiq message: {error.error}") from None
         eta = found.options.get("eta")
         left_ms = eta - int(time.time() * 1000) if isinstance(eta, int) else 0
         if left_ms <= EARLY_MS:

@@ -25,6 +25,9 @@ log = logging.getLogger("queuebell")
 GRACE_S: Final = 604_800.0
 """Longer than any task: the framework decides how long a worker waits at its end."""
 
+SETTLES_S: Final = 1.0
+"""For what a framework settles after it has closed its connection: Celery, what ends while a worker stops."""
+
 Accept = Callable[[str, Message], Awaitable[Any]]
 """Returns what the framework gets of a message of a queue; None for one that it need not get, which is deleted.
 
@@ -133,6 +136,12 @@ class Feed:
             with contextlib.suppress(QueuebellError):
                 self._store.run("stop receiving", self._stop)
 
+    def end_soon(self) -> None:
+        """Receive no more; release what is not settled within a second, and do not wait for that."""
+        if self._process == os.getpid():
+            with contextlib.suppress(QueuebellError):
+                self._store.run("end receiving soon", self._end_soon)
+
     def end(self) -> None:
         """Release what is not settled, and wait up to the store's time-out until the store knows."""
         if self._process == os.getpid():
@@ -174,9 +183,16 @@ class Feed:
         # One turn later: settlements of other threads that were made before this call come first.
         await asyncio.sleep(0)
         await self._stop()
+        self._release_all()
+        await asyncio.wait([task for task in (self._running, self._stopping) if task is not None])
+
+    async def _end_soon(self, *_: object) -> None:
+        await self._stop()
+        self._loop.call_later(SETTLES_S, self._release_all)
+
+    def _release_all(self) -> None:
         for delivery in [*self._held]:
             delivery._release()
-        await asyncio.wait([task for task in (self._running, self._stopping) if task is not None])
 
     def _ended(self, running: asyncio.Task[None]) -> None:
         if not running.cancelled() and (error := running.exception()) is not None:

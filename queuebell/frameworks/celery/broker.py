@@ -294,7 +294,7 @@ def _accepts(opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
         try:
             payload = payload_of(message.body)
         except ValueError as error:
-            raise Undecodable(f"no message of Celery's: {error}") from None
+            raise Undecodable(f"not a Celery message: {error}") from None
         left_s = seconds_left(payload)
         if left_s > EARLY_S:
             # Longer than the store can delay. Under a key, so that a crash before the deletion adds none.

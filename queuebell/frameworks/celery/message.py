@@ -1,4 +1,4 @@
-"""Messages of Celery, as they are in a store: JSON with body, headers and properties."""
+"""Celery's messages as a store has them: JSON with body, headers and properties."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def seconds_left(payload: Mapping[str, Any]) -> float:
 
 
 def payload_of(body: bytes) -> dict[str, Any]:
-    """Read a message of Celery's; raises `ValueError` for any other."""
+    """Decode a Celery message; raises `ValueError` for any other."""
     try:
         payload = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

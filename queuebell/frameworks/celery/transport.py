@@ -59,6 +59,7 @@ class Channel(virtual.Channel):
 
     QoS = QoS
     supports_fanout = True
+    do_restore = False  # by `close`, later
     body_encoding = "utf-8"
     from_transport_options = ()
 
@@ -260,7 +261,9 @@ class Channel(virtual.Channel):
             payload = payload_of(stored.body)
         except ValueError as error:
             settle(False)
-            raise ChannelError(f"{queue}: message {stored.id} is none of Celery's: {error}; it stays") from None
+            raise ChannelError(
+                f"{queue}: message {stored.id} is not a Celery message: {error}; it stays in the queue"
+            ) from None
         payload["properties"]["delivery_tag"] = uuid.uuid4().hex
         payload["properties"]["delivery_info"]["redelivered"] = stored.dequeue_count > 1
         message = self.Message(payload, channel=self)
@@ -272,7 +275,7 @@ class Channel(virtual.Channel):
         return message
 
     def close(self) -> None:
-        """Close the channel; what is not settled returns to its queue."""
+        """Close the channel; what is not settled within a second returns to its queue, or at the end of the program."""
         if self.closed:
             return
         transport = self.connection
@@ -280,8 +283,11 @@ class Channel(virtual.Channel):
         if self._process == os.getpid():
             if transport is not None:
                 transport.give_back(self, None)
+            for tag, each in [*self._deliveries.items()]:
+                if isinstance(each, _Fetched):
+                    self.settle(tag, "release")
             for feed in self._feeds:
-                feed.end()
+                feed.end_soon()
         self._feeds = []
 
 

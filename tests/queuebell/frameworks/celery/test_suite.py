@@ -51,7 +51,7 @@ def unpacked(name: str, folder: Path) -> Path:
     return folder / f"{name}-{pinned[1]}"
 
 
-def tested(folder: Path, source: Path, *words: str, **more: str) -> str:
+def ran(folder: Path, source: Path, *words: str, **more: str) -> str:
     """Run tests beside a source distribution, and return what pytest said; none fails."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider", "-W", "ignore", *words],
@@ -72,7 +72,7 @@ def test_the_suite_of_kombu(tmp_path: Path) -> None:
     with serving(tmp_path / "data") as bridge:
         (tmp_path / "test_ours.py").write_text(SUITE.replace("{url}", bridge.url.replace("http", "queuebell", 1)))
         (tmp_path / "pytest.ini").write_text("[pytest]\npython_classes = test_*\n")
-        assert "26 passed" in tested(tmp_path, source, "test_ours.py")
+        assert "26 passed" in ran(tmp_path, source, "test_ours.py")
 
 
 OTHERWISE = (
@@ -102,5 +102,5 @@ async def test_the_suite_of_celery(tmp_path: Path, pool: str) -> None:
             }
             files = (f"t/integration/{name}.py" for name in ("test_inspect", "test_tasks"))
             words = ("-p", "registers", "--timeout", "120", "-k", " and ".join(f"not {name}" for name in OTHERWISE))
-            told = await asyncio.to_thread(tested, source, source, *words, *files, **place)
+            told = await asyncio.to_thread(ran, source, source, *words, *files, **place)
     assert "passed" in told

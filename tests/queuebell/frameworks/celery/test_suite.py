@@ -101,6 +101,15 @@ async def test_the_suite_of_celery(tmp_path: Path, pool: str) -> None:
                 "REDIS_PORT": str(server.port),
             }
             files = (f"t/integration/{name}.py" for name in ("test_inspect", "test_tasks"))
-            words = ("-p", "registers", "--timeout", "120", "-k", " and ".join(f"not {name}" for name in OTHERWISE))
+            words = (
+                "-p",
+                "registers",
+                "-p",
+                "celery.contrib.pytest",
+                "--timeout",
+                "120",
+                "-k",
+                " and ".join(f"not {name}" for name in OTHERWISE),
+            )
             told = await asyncio.to_thread(ran, source, source, *words, *files, **place)
     assert "passed" in told

@@ -201,7 +201,7 @@ class Channel(virtual.Channel):
                     feed.stop()
         if self.connection is not None:
             self.connection.give_back(self, queue)
-        if queue in self._auto_deleted:
+        if queue in self._auto_deleted and self._process == os.getpid():  # not by a fork that closes what it inherited
             self._auto_deleted.discard(queue)
             with contextlib.suppress(QueuebellError):
                 self.queue_delete(queue)

@@ -30,8 +30,6 @@ from tests.support.access import written
 from tests.support.command import ROOT, Serving, environment, serving
 from tests.support.processes import PATIENCE_S, free_port
 
-WAIT_S = 5.0
-
 
 @pytest.fixture(scope="module")
 def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
@@ -274,6 +272,26 @@ def test_the_queues_of_a_process_that_is_gone_are_removed(place: Place, bridge: 
         assert found == [f"{place.account}/{queue_name(name)}" for name in ("living@host.pidbox", "me@host.pidbox")]
         connection.Consumer(mine(connection), callbacks=[lambda *_: None]).consume()
     assert not place.store.exists(f"{place.account}/{queue_name('me@host.pidbox')}"), "it ends with its consumer"
+
+
+FORKED = """
+import os, sys, kombu, queuebell.frameworks.celery
+with kombu.Connection(sys.argv[1]) as connection:
+    reply = kombu.Queue("reply", auto_delete=True, durable=False)(connection)
+    connection.Consumer(reply, callbacks=[lambda *_: None]).consume()
+    if not (child := os.fork()):
+        connection.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    connection.default_channel.queue_declare("reply", passive=True)
+"""
+
+
+def test_a_fork_that_closes_its_parents_connection_deletes_no_queue(place: Place) -> None:
+    subprocess.run(
+        [sys.executable, "-c", FORKED, place.url], cwd=ROOT, env=environment(), check=True, timeout=PATIENCE_S
+    )
+    assert not place.store.exists(f"{place.account}/reply"), "its own process does"
 
 
 def test_a_message_of_another_producer_is_a_dead_letter_that_says_so(place: Place) -> None:

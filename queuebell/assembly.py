@@ -326,6 +326,7 @@ def _doors(
         principals=None
         if access is None
         else AccountPrincipals(access, principals_of(settings.azure_account), service.emit),
+        history=service.history,
     )
     yield AzureServer(front, front_settings(shared, host, port), boot=service.named_boot, tls=tls)
 

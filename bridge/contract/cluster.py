@@ -7,9 +7,10 @@ relative milliseconds, so that no clocks are compared. A lost, late or repeated 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from queuebell.bridge.contract.errors import BadInput
 from queuebell.bridge.contract.event import TEXT_MAX, check_depth
@@ -106,11 +107,47 @@ class Sent(_Word, frozen=True, tag="sent", kw_only=True):
     heard: dict[str, tuple[int, int]] = {}
 
 
-ClusterMessage = Member | Able | Covered | Sent
+_Count = Annotated[int, Meta(ge=0, le=MS_MAX)]
+
+
+class PastRow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What happened on one queue in 5 seconds, and what was done to it; for the fields see `HistoryRow`."""
+
+    put: _Count = 0
+    receives: _Count = 0
+    empty: _Count = 0
+    done: _Count = 0
+    failed: _Count = 0
+    dead: _Count = 0
+    started: _Count = 0
+    waited_ms: _Count = 0
+    handling_ms: _Count = 0
+    longest_ms: Annotated[int, Meta(ge=-1, le=MS_MAX)] = 0
+    failures: Annotated[dict[str, _Count], Meta(max_length=NAMES_MAX)] = {}
+    """Failed attempts by class."""
+    marks: Annotated[list[tuple[str, str]], Meta(max_length=NAMES_MAX)] = []
+    """What was done, and by whom."""
+    workers: Annotated[list[str], Meta(max_length=NAMES_MAX)] = []
+    """Which workers came and went."""
+
+
+class Past(_Word, frozen=True, tag="past", kw_only=True):
+    """What happened at the sender since its last such message, so that each member can show the history of all.
+
+    ``step`` is the number of the 5 seconds since 1970. A message that is lost is missing in the receivers' history.
+    """
+
+    step: Annotated[int, Meta(ge=0, le=MS_MAX)]
+    queues: dict[str, PastRow]
+
+
+Coordination = Member | Able | Covered | Sent
+"""What the rules are about."""
+ClusterMessage = Coordination | Past
 
 _decoder = msgspec.json.Decoder(ClusterMessage)
 _encoder = msgspec.json.Encoder()
-_TYPES: Final = frozenset({"member", "able", "covered", "sent"})
+_TYPES: Final = frozenset({"member", "able", "covered", "sent", "past"})
 _boot = _hook = re.compile(r"[0-9a-f]{32}").fullmatch
 _store = re.compile(r"[0-9A-Fa-f]{1,128}").fullmatch
 
@@ -164,6 +201,11 @@ def _check(word: ClusterMessage) -> None:
             raise BadInput("bad_parameter", "hook must be the name of a webhook, 32 hexadecimal digits")
         _check_number(word.age_ms, "age_ms")
         _check_heard(word.heard)
+        return
+    if isinstance(word, Past):
+        _check_count(len(word.queues), QUEUES_MAX, "queues")
+        for queue in word.queues:
+            parse_reference(queue)
         return
     _check_number(word.seq, "seq")
     if isinstance(word, Able):

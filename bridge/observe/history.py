@@ -10,15 +10,17 @@ import datetime
 import heapq
 import time
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta
 
+from queuebell.bridge.contract.cluster import PastRow
 from queuebell.bridge.contract.jobs import BOUNDS_S, OTHER, Spread
 from queuebell.bridge.contract.times import rfc3339
+from queuebell.bridge.contract.wire import MS_MAX
 from queuebell.bridge.observe.facts import Fact, JobsTold, QueueMoved, ReceivesTold, SessionClosed, SessionOpened
 from queuebell.bridge.observe.slices import Slices, sliced
 
@@ -27,6 +29,8 @@ QUEUES_MAX: Final = 500
 CLASSES_MAX: Final = 8
 """Classes of failures by name for each queue; the rest is `OTHER`."""
 MARKS_MAX: Final = 32
+CLOCKS_S: Final = 60
+"""By how much another member's clock may be behind for what happened there to be shown in the same rows."""
 _OTHERS_MAX: Final = 10_000
 """Queues without a history that are counted, to find those that are busier."""
 
@@ -176,23 +180,28 @@ class _QueuePast:
 
     def close(self) -> None:
         """Add the current row to all tiers."""
-        current, values, slots = self.current, self.values, self.slots
+        current = self.current
         if any(current):
-            for step_s, rows, first in TIERS.values():
-                slot = int(self.slot) * _STEP_S // step_s
-                row = first + slot % rows
-                begin = row * _WIDTH
-                if slots[row] != slot:
-                    slots[row] = slot
-                    values[begin : begin + _WIDTH] = array("f", current)
-                    continue
-                for column in range(_SUMS):
-                    values[begin + column] += current[column]
-                for column in (_WAITING, _LONGEST_MS):
-                    values[begin + column] = max(values[begin + column], current[column])
-                values[begin + _LEFT] = current[_LEFT]
+            self.add(int(self.slot), current)
             self.current = [0.0] * _WIDTH
             self.current[_LEFT] = current[_LEFT]  # until it changes
+
+    def add(self, step: int, more: list[float]) -> None:
+        """Add a row of 5 seconds to all tiers."""
+        values, slots = self.values, self.slots
+        for step_s, rows, first in TIERS.values():
+            slot = step * _STEP_S // step_s
+            row = first + slot % rows
+            begin = row * _WIDTH
+            if slots[row] != slot:
+                slots[row] = slot
+                values[begin : begin + _WIDTH] = array("f", more)
+                continue
+            for column in range(_SUMS):
+                values[begin + column] += more[column]
+            for column in (_WAITING, _LONGEST_MS):
+                values[begin + column] = max(values[begin + column], more[column])
+            values[begin + _LEFT] = more[_LEFT]
 
     def fail(self, now: float, failures: Mapping[str, int]) -> None:
         """Count failures by class; a step that is over a day old is overwritten."""
@@ -239,6 +248,29 @@ class _QueuePast:
         return past
 
 
+class _Untold:
+    """What happened on a queue here since the last `History.take`."""
+
+    __slots__ = ("failures", "marks", "row", "workers")
+
+    def __init__(self) -> None:
+        self.row = [0.0] * _WIDTH
+        self.failures: Counter[str] = Counter()
+        self.marks: deque[tuple[str, str]] = deque(maxlen=MARKS_MAX)
+        self.workers: deque[str] = deque(maxlen=MARKS_MAX)
+
+    def told(self) -> PastRow:
+        numbers = {name: min(MS_MAX, round(value)) for name, value in zip(COLUMNS, self.row, strict=True) if value}
+        for name in ("waiting", "left"):  # of queues of this bridge, which no other has
+            numbers.pop(name, None)
+        if numbers.get("longest_ms", 0) >= _LONGER_MS:
+            numbers["longest_ms"] = -1
+        failures = dict(self.failures.most_common(CLASSES_MAX))
+        if (rest := self.failures.total() - sum(failures.values())) > 0:
+            failures[OTHER] = failures.get(OTHER, 0) + rest
+        return PastRow(**numbers, failures=failures, marks=list(self.marks), workers=list(self.workers))
+
+
 class History:
     """An observer of facts that keeps the past of the 500 busiest queues, by the wall clock ``clock``.
 
@@ -257,6 +289,7 @@ class History:
         self._queues: dict[str, _QueuePast] = {}
         self._all = _QueuePast(0.0)
         """Failures of all queues, since the start."""
+        self._untold: dict[str, _Untold] | None = None
         self._others: dict[str, int] = {}
         self._review_at = clock() + _REVIEW_S
         self._marks: deque[tuple[float, str, str]] = deque(maxlen=MARKS_MAX)
@@ -283,8 +316,7 @@ class History:
 
     def _moved(self, fact: QueueMoved) -> None:
         # No history for each queue that a bridge finds at its start.
-        row = self._row(fact.queue, new=bool(fact.put or fact.receives))
-        if row is not None:
+        for row in self._rows(fact.queue, new=bool(fact.put or fact.receives)):
             row[_PUT] += fact.put
             row[_RECEIVES] += fact.receives
             row[_EMPTY] += fact.empty
@@ -292,14 +324,13 @@ class History:
             row[_LEFT] = fact.visible
 
     def _told(self, fact: ReceivesTold) -> None:
-        row = self._row(fact.queue)
-        if row is not None:
+        for row in self._rows(fact.queue):
             row[_RECEIVES] += fact.found + fact.empty
             row[_EMPTY] += fact.empty
 
     def _ended(self, fact: JobsTold) -> None:
-        row, more = self._row(fact.queue), fact.more
-        if row is not None:
+        rows, more = self._rows(fact.queue), fact.more
+        for row in rows:
             row[_DONE] += more.outcomes.get("done", 0)
             row[_FAILED] += sum(more.failures.values())
             row[_DEAD] += more.outcomes.get("buried", 0)
@@ -310,11 +341,16 @@ class History:
         if more.failures:
             now = self._clock()
             self._all.at(now // _STEP_S)[_FAILED] += sum(more.failures.values())
-            if row is not None:
+            if rows:
                 self._queues[fact.queue].fail(now, more.failures)
+                if self._untold is not None:
+                    self._untold_of(fact.queue).failures.update(more.failures)
 
-    def _row(self, queue: str, *, new: bool = True) -> list[float] | None:
-        """Return the row of the current 5 seconds, to be added to; None of a queue without a history."""
+    def _rows(self, queue: str, *, new: bool = True) -> Sequence[list[float]]:
+        """Return the rows to be added to: that of the current 5 seconds, and what others have not been told.
+
+        None of a queue without a history.
+        """
         now = self._clock()
         if not now < self._review_at <= now + _REVIEW_S:  # also where the clock was put back
             self._choose(now)
@@ -322,11 +358,41 @@ class History:
         if past is None and new:
             past = self._new(queue, now)
         if past is None:
-            return None
+            return ()
         self.changed = True
         past.events += 1
         slot = now // _STEP_S
-        return past.current if slot == past.slot else past.at(slot)
+        row = past.current if slot == past.slot else past.at(slot)
+        return (row,) if self._untold is None else (row, self._untold_of(queue).row)
+
+    def _untold_of(self, queue: str) -> _Untold:
+        assert self._untold is not None
+        return self._untold.setdefault(queue, _Untold())
+
+    def take(self) -> tuple[int, dict[str, PastRow]]:
+        """Return what happened here since the last call, and the number of the current 5 seconds; first nothing."""
+        taken, self._untold = self._untold or {}, {}
+        return int(self._clock()) // _STEP_S, {queue: untold.told() for queue, untold in taken.items()}
+
+    def hear(self, step: int, told: Mapping[str, PastRow]) -> None:
+        """Add what happened at another member; as if it were now if its clock is ahead, or over a minute behind."""
+        now = self._clock()
+        here = int(now) // _STEP_S
+        if not here - CLOCKS_S // _STEP_S <= step <= here:
+            step = here
+        for queue, more in told.items():
+            past = self._queues.get(queue) or self._new(queue, now)
+            row = [float(getattr(more, name, 0)) for name in COLUMNS]
+            row[_LONGEST_MS] = _LONGER_MS if more.longest_ms < 0 else row[_LONGEST_MS]
+            if more.failed:
+                self._all.add(step, row)
+            if past is not None:
+                self.changed = True
+                past.events += 1
+                past.add(step, row)
+                past.fail(now, more.failures)
+                past.marks.extend((now, what, by) for what, by in more.marks)
+                past.workers.extend((now, what, "") for what in more.workers)
 
     def mark(self, what: str, by: str = "", queue: str = "") -> None:
         """Record what was done to a queue, or to the bridge, which every queue's history shows."""
@@ -335,6 +401,8 @@ class History:
         if past is not None or not queue:
             (self._marks if past is None else past.marks).append((now, what, by))
             self.changed = True
+        if past is not None and self._untold is not None:
+            self._untold_of(queue).marks.append((what, by))
 
     def _mark_all(self, queues: Iterable[str], what: str) -> None:
         """Mark the queues that have a history; many workers push out only each other."""
@@ -343,6 +411,8 @@ class History:
             past = self._queues.get(queue)
             if past is not None:
                 past.workers.append((now, what, ""))
+                if self._untold is not None:
+                    self._untold_of(queue).workers.append(what)
 
     def __contains__(self, queue: str) -> bool:
         """Return whether anything is known of a queue."""

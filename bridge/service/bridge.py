@@ -18,6 +18,7 @@ import contextlib
 import itertools
 import logging
 import os
+import pathlib
 import random
 import threading
 import uuid
@@ -30,7 +31,7 @@ import msgspec
 
 from queuebell.bridge.access.put_gate import BYTES_MAX, WAIT_MS, Admission, PutGate
 from queuebell.bridge.contract.backoff import Draw
-from queuebell.bridge.contract.cluster import ClusterMessage
+from queuebell.bridge.contract.cluster import ClusterMessage, Past
 from queuebell.bridge.contract.errors import BadInput, Closed, WrongThread
 from queuebell.bridge.contract.event import CloudQueueWorkDetected, check_event
 from queuebell.bridge.core.cluster.coordinator import Coordinator
@@ -61,7 +62,6 @@ from queuebell.bridge.service.clocks import Suspends, paired, system_clocks
 from queuebell.bridge.service.embedded_feed import EmbeddedFeed, open_embedded_store, perform_on_store
 from queuebell.bridge.service.history_file import HistoryFile
 from queuebell.bridge.service.message_events import MessageEvents
-from queuebell.bridge.service.runner import Runner
 from queuebell.bridge.service.sessions import CHANNEL, BridgeSession, Flushes, LiveSessions
 from queuebell.bridge.service.shared_store import SharedStore
 from queuebell.bridge.service.state import content, status
@@ -113,7 +113,8 @@ class Bridge:
         self.callbacks = Callbacks()
         self.history = History(queues_of=self._queues_of)
         self.callbacks.observers += (self.metrics, self.history)
-        self._history_file = None if data is None or self.own is None else HistoryFile(data, self.history)
+        where = None if data is None else self._history_path(pathlib.Path(data))
+        self._history_file = None if where is None else HistoryFile(where, self.history)
         self.gate = PutGate(
             Admission(settings.put_waiting_bytes, settings.put_wait_ms / 1000),
             self._clock,
@@ -152,6 +153,13 @@ class Bridge:
         self._driving = False
         self.stopped = False
         self._closing: asyncio.Task[None] | None = None
+
+    def _history_path(self, data: pathlib.Path) -> pathlib.Path | None:
+        if self.own is not None:
+            return data / "history.msgpack"
+        # Nothing else of such a bridge needs a disk: its history is kept where there is a place for it.
+        name = f"history-{self.store.fingerprint('')[:16]}.msgpack"
+        return data / name if os.access(data, os.W_OK | os.X_OK) else None
 
     @property
     def own(self) -> EmbeddedStore | None:
@@ -214,6 +222,8 @@ class Bridge:
 
     async def _close(self) -> None:
         try:
+            if self.member is not None:
+                await self.member.stop()
             if self._history_file is not None:
                 await self._history_file.stop()
         finally:
@@ -679,6 +689,7 @@ def watch_cluster(metrics: Metrics, coordinator: Coordinator, now: Clock) -> Non
 
 log = logging.getLogger("queuebell.bridge")
 
+TELL_S: Final = 5.0
 CLUSTER_LINK: Final = "the link to the other bridges"
 
 
@@ -714,11 +725,12 @@ class ClusterLink(Protocol):
 class Membership:
     """Passes cluster messages to the coordinator, and hands over pending work when this bridge leaves."""
 
-    def __init__(self, bridge: Runner, coordinator: Coordinator, link: ClusterLink) -> None:
+    def __init__(self, bridge: Bridge, coordinator: Coordinator, link: ClusterLink) -> None:
         self._bridge = bridge
         self.coordinator = coordinator
         self.link = link
         self._handed_over = False
+        self._telling: asyncio.Task[None] | None = None
 
     def connected(self, connected: bool) -> None:
         """Coordinate while the cluster link is up, and act alone while it is down (C1)."""
@@ -726,13 +738,33 @@ class Membership:
             begin_or_end = self.coordinator.begin if connected else self.coordinator.end
             begin_or_end(self._bridge.now())
             self._bridge.drive()
+            if self._telling is None:
+                self._telling = asyncio.create_task(self._tell_history(), name="history for the cluster")
+
+    async def stop(self) -> None:
+        """End the task that tells the others what happened here."""
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.wait([self._telling])
 
     def on_message(self, message: ClusterMessage) -> None:
         """Handle another bridge's message, already decoded and checked."""
-        if not self._bridge.stopped:
+        if isinstance(message, Past):
+            if message.boot in self.coordinator.members.peers:
+                self._bridge.history.hear(message.step, message.queues)
+        elif not self._bridge.stopped:
             self._bridge.notice_suspend()
             self.coordinator.on_message(self._bridge.now(), message)
             self._bridge.drive()
+
+    async def _tell_history(self) -> None:
+        while True:
+            with swallowing(CLUSTER_LINK):
+                step, queues = self._bridge.history.take()
+                for part in sliced(queues.items(), 100):
+                    self.link.broadcast(Past(boot=self._bridge.boot, step=step, queues=dict(part)))
+                    await asyncio.sleep(0)
+            await asyncio.sleep(TELL_S)
 
     async def hand_over_queues(self, until: float) -> None:
         """Send due pending work to the other members; return when the broker has it, or at ``until`` (C7)."""

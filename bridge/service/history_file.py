@@ -34,8 +34,8 @@ class HistoryFile:
     A killed bridge loses the last minute at most.
     """
 
-    def __init__(self, data: str | os.PathLike[str], history: History) -> None:
-        self._path = pathlib.Path(data) / "history.msgpack"
+    def __init__(self, path: pathlib.Path, history: History) -> None:
+        self._path = path
         self._history = history
         self._lines = Throttle(3600.0)
         self._stopping = asyncio.Event()

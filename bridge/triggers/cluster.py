@@ -20,6 +20,7 @@ from queuebell.bridge.contract.cluster import (
     ClusterMessage,
     Covered,
     Member,
+    Past,
     Sent,
     decode_cluster_message,
     encode_cluster_message,
@@ -38,7 +39,7 @@ RETRY_S: Final = 0.1
 SLICE: Final = 250
 """Triggers sent before the broker is asked whether it has them: some milliseconds of work."""
 _encode: Final = msgspec.json.Encoder().encode
-_SUBJECTS: Final = {Member: "member", Able: "able", Covered: "covered", Sent: "sent"}
+_SUBJECTS: Final = {Member: "member", Able: "able", Covered: "covered", Sent: "sent", Past: "past"}
 
 
 class BrokerClusterLink:

@@ -142,6 +142,7 @@ class Dequeue:
         self._receive_counts.greeted(boot)
         self._store_counts.rules.greeted()
         self._jobs.greeted(boot)
+        self._holding.heard()
         self._feed(self.controller.welcomed, boot, gen)
         self._events.ready()
 
@@ -445,6 +446,7 @@ class Dequeue:
     def _on_received(self, rid: int, answer: Received, began: float, visibility: float, source: str) -> None:
         held = self._holding.take(answer.messages, began, visibility, source)
         self._counts["empty"] += not held
+        self._holding.heard()
         with swallowing(EVENTS):
             if held:
                 self._events.took()

@@ -175,6 +175,10 @@ class Holding:
         """Set how long each store call may take from now on (R), in seconds."""
         self._store_call_s = self._settlements.store_call_s = self._dead_letters.store_call_s = store_call_s
 
+    def heard(self) -> None:
+        """Settle now what waits because the store did not answer."""
+        self._settlements.heard()
+
     @property
     def last_burial(self) -> str | None:
         """The last dead-lettered message, and why; None before any."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -96,6 +97,8 @@ class Settlements:
         self._renewing = CallQueue("renew", renews=True)
         # A message in flight waits for its answer, for that may bring the receipt its next settlement needs.
         self._busy: set[int] = set()
+        self._back: asyncio.Event | None = None
+        """Set once the store is heard to answer again; None unless the last call had no answer."""
 
     def __len__(self) -> int:
         return len(self._settling.waiting)
@@ -123,6 +126,12 @@ class Settlements:
         calls.fresh += 1
         calls.tasks.add(task)
         task.add_done_callback(calls.tasks.discard)
+
+    def heard(self) -> None:
+        """Try again now if the store did not answer before: in the long pauses after an outage leases may end."""
+        if self._back is not None:
+            self._back.set()
+            self._back = None
 
     async def idle(self) -> None:
         """Wait until everything that was added is settled or given up."""
@@ -163,7 +172,7 @@ class Settlements:
                 # Items in the other queue may have waited for these messages' new receipts.
                 self._open(self._settling if calls.renews else self._renewing)
                 if failed:
-                    await asyncio.sleep(calls.backoff.miss(self._draw))
+                    await self._pause(calls.backoff.miss(self._draw))
                 else:
                     calls.backoff.hit()
         finally:
@@ -171,6 +180,14 @@ class Settlements:
             # message in flight is taken by that call's task, which checks both queues after its answer.
             if me is not None:
                 calls.tasks.discard(me)
+
+    async def _pause(self, seconds: float) -> None:
+        if self._back is None:  # it answered, and refused for now
+            await asyncio.sleep(seconds)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._back.wait()
 
     async def _settle_each(self, items: list[Item]) -> list[Item]:
         """Settle one by one, so that an item which cannot be settled costs no other."""
@@ -210,12 +227,15 @@ class Settlements:
         try:
             answer = await self._ask(settlement, items)
         except (UnknownOutcome, TimeoutError):
+            self._back = self._back or asyncio.Event()
             self._doubt(items)
             return items
         except QueueNotFound:
             self._give_up(items, GONE)
             return []
-        except (StoreUnavailable, StoreError) as error:
+        except StoreError as error:
+            if isinstance(error, StoreUnavailable):
+                self._back = self._back or asyncio.Event()
             self._warn_of_failure(len(items), error)
             return items
         except QueuebellError as error:
@@ -224,6 +244,7 @@ class Settlements:
             )
             self._give_up(items, error.code)
             return []
+        self.heard()
         failed: list[tuple[Item, Settled]] = []
         for act, results in ((Act.DELETE, answer.delete), (Act.RELEASE, answer.release), (Act.EXTEND, answer.extend)):
             for item, result in zip(by[act], results, strict=True):

@@ -23,7 +23,6 @@ import dramatiq
 from dramatiq.errors import ConnectionClosed, DecodeError, QueueJoinTimeout, QueueNotFound
 
 from queuebell.bridge.contract.errors import (
-    BadInput,
     BusUnavailable,
     StoreUnavailable,
     UnknownOutcome,
@@ -34,13 +33,11 @@ from queuebell.bridge.contract.errors import (
 from queuebell.bridge.contract.names import reference
 from queuebell.bridge.producer.blocking import BlockingStore
 from queuebell.bridge.producer.publishing_queue import PublishingQueue
-from queuebell.bridge.queues.base import BODY_BYTES_MAX, DELAY_MS_MAX, NewMessage, QueueStore
-from queuebell.frameworks.feed import Accept, Delivery, Feed, FeedOptions, put_under_key
+from queuebell.bridge.queues.base import DELAY_MS_MAX, NewMessage, QueueStore
+from queuebell.frameworks.feed import Accept, Delivery, Feed, FeedOptions, checked, put_under_key, waits_on
 from queuebell.frameworks.names import queue_name
 from queuebell.listeners.handler import Message, Undecodable
 
-EARLY_MS: Final = 1000
-"""A message that comes earlier than this before its time is put again with the rest of its delay."""
 JOIN_S: Final = 0.1
 
 
@@ -95,13 +92,7 @@ class QueuebellBroker(dramatiq.Broker):
         if delay is not None:
             message = message.copy(options={"eta": int(time.time() * 1000) + delay})
         self.emit_before("enqueue", message, delay)
-        body = message.encode()
-        if len(body) > BODY_BYTES_MAX:
-            raise BadInput(
-                "message_too_large",
-                f"{message.queue_name}: the message of {message.actor_name} has {len(body)} bytes, at most"
-                f" {BODY_BYTES_MAX} are possible; nothing was put. Pass large values by their key in a database",
-            )
+        body = checked(f"{message.queue_name}: {message.actor_name}", message.encode())
         new, key = NewMessage(body, min(max(0, delay or 0), DELAY_MS_MAX)), f"dramatiq-{uuid.uuid4().hex}"
         ref = self._ref(message.queue_name)
         with _as_connection_errors():
@@ -208,13 +199,8 @@ def _accepts(opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
         except DecodeError as error:
             raise Undecodable(f"not a Dramatiq message: {error.error}") from None
         eta = found.options.get("eta")
-        left_ms = eta - int(time.time() * 1000) if isinstance(eta, int) else 0
-        if left_ms <= EARLY_MS:
-            return found
-        # Longer than the store can delay. Under a key, so that a crash before the deletion adds none.
-        later = NewMessage(message.body, min(left_ms, DELAY_MS_MAX), headers=dict(message.headers))
-        await put_under_key(opened, publishing, message.queue, f"later-{message.id}", later)
-        return None
+        left_s = eta / 1000 - time.time() if isinstance(eta, int) else 0.0
+        return None if await waits_on(opened, publishing, message, left_s) else found
 
     return accept
 

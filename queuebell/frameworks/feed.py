@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from queuebell.bridge.contract.errors import QueuebellError
+from queuebell.bridge.contract.errors import BadInput, QueuebellError
 from queuebell.bridge.producer.blocking import BlockingStore
 from queuebell.bridge.producer.publishing_queue import PublishingQueue
-from queuebell.bridge.queues.base import NewMessage, QueueStore, once
+from queuebell.bridge.queues.base import BODY_BYTES_MAX, DELAY_MS_MAX, NewMessage, QueueStore, once
 from queuebell.listeners.handler import Bury, Message, Retry
 from queuebell.listeners.listener import Listener
 from queuebell.listeners.pool import Pool
@@ -27,6 +27,8 @@ GRACE_S: Final = 604_800.0
 
 SETTLES_S: Final = 1.0
 """For what a framework settles after it has closed its connection: Celery, what ends while a worker stops."""
+
+EARLY_S: Final = 1.0
 
 Accept = Callable[[str, Message], Awaitable[Any]]
 """Returns what the framework gets of a message of a queue; None for one that it need not get, which is deleted.
@@ -219,6 +221,29 @@ class Feed:
             self._held.discard(delivery)
         if failure is not None:
             raise failure
+
+
+def checked(what: str, body: bytes) -> bytes:
+    """Return a body that is not too large for a message; raises `BadInput` for one that is."""
+    if len(body) > BODY_BYTES_MAX:
+        raise BadInput(
+            "message_too_large",
+            f"{what}: it has {len(body)} bytes, a message at most {BODY_BYTES_MAX}; nothing was put. Pass large values"
+            " by their key in a database or a bucket",
+        )
+    return body
+
+
+async def waits_on(opened: QueueStore, publishing: PublishingQueue | None, message: Message, left_s: float) -> bool:
+    """Put a message again whose time is more than a second ahead, and return whether it was: no store delays so long.
+
+    Under a key, so that a crash before its deletion adds none.
+    """
+    if left_s <= EARLY_S:
+        return False
+    later = NewMessage(message.body, min(int(left_s * 1000), DELAY_MS_MAX), headers=dict(message.headers))
+    await put_under_key(opened, publishing, message.queue, f"later-{message.id}", later)
+    return True
 
 
 async def put_under_key(

@@ -407,6 +407,28 @@ FRAME_WORDS: Final[Words] = {
         "age_ms": said("How long ago it last notified them.", **_MS),
         "heard": _HEARD,
     },
+    "Past": {
+        "": said("What happened at it since it last said so, for the histories of the others."),
+        "boot": _TOLD_BY,
+        "step": said("The number of the current 5 seconds since 1970."),
+        "queues": said("What happened on each queue.", propertyNames=_QUEUE, maxProperties=cluster.QUEUES_MAX),
+    },
+    "PastRow": {
+        "": said("What happened on a queue at one bridge."),
+        "put": said("Messages put."),
+        "receives": said("Receives, and wakes that carried messages."),
+        "empty": said("Receives that found nothing."),
+        "done": said("Attempts that succeeded."),
+        "failed": said("Attempts that failed."),
+        "dead": said("Attempts whose message became a dead letter."),
+        "started": said("First attempts."),
+        "waited_ms": said("The sum of their times from put to start."),
+        "handling_ms": said("The sum of the handlers' times."),
+        "longest_ms": said("An upper bound of the longest time from put to first attempt; -1 above half an hour."),
+        "failures": said("Failed attempts by class."),
+        "marks": said("What was done to the queue, and by whom."),
+        "workers": said("Which workers came and went."),
+    },
 }  # fmt: skip
 """As `tests.reference.openapi.words`, for frames."""
 
@@ -481,6 +503,12 @@ EXAMPLES: Final[dict[str, list[Json]]] = {
         }
     ],
     "Sent": [{"type": "sent", "boot": BOOT, "queue": QUEUE, "age_ms": 3, "heard": {WORKER: [9, 250]}}],
+    "Past": [
+        {
+            "type": "past", "boot": BOOT, "step": 361_000_000,
+            "queues": {QUEUE: {"receives": 2, "done": 1, "failed": 1, "failures": {"OSError": 1}, "longest_ms": 250}},
+        }
+    ],
 }  # fmt: skip
 """Frames as they are on a WebSocket, and words between bridges, by struct."""
 TRIGGER: Final = {"storage_account": "billing", "queue_name": "orders", "payload_size": 3}

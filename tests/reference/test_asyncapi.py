@@ -20,6 +20,7 @@ from queuebell.bridge.contract.errors import BadInput
 from queuebell.bridge.contract.event import CloudQueueWorkDetected
 from queuebell.bridge.contract.framing import encode_down, encode_up, read_stamp
 from queuebell.bridge.contract.wire import DownFrame, UpFrame, WireFrame, decode_down, decode_up, encode_frame
+from queuebell.bridge.service import bridge as service
 from queuebell.bridge.service.bridge import Bridge
 from queuebell.bridge.triggers.attachment import Attachments, BusSettings
 from queuebell.bridge.triggers.cluster import _SUBJECTS
@@ -238,8 +239,11 @@ async def test_what_goes_over_a_broker_is_in_it(server: str, brokers: dict[str, 
     assert any(b'"via"' in payload for _, payload in log)
 
 
-async def test_what_bridges_say_to_each_other_is_in_it(brokers: dict[str, MemoryServer]) -> None:
+async def test_what_bridges_say_to_each_other_is_in_it(
+    brokers: dict[str, MemoryServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From two that meet to one that leaves, with a worker at one of them that finds its queue empty."""
+    monkeypatch.setattr(service, "TELL_S", 0.01)
     taking_turns = BusSettings(cluster={"name": "shop"})
     async with Bridge() as staying, Attachments(staying, nats=["nats://nats"], settings=taking_turns):
         async with Bridge() as leaving, Attachments(leaving, nats=["nats://nats"], settings=taking_turns):
@@ -256,7 +260,8 @@ async def test_what_bridges_say_to_each_other_is_in_it(brokers: dict[str, Memory
                 cover = {"type": "cover", "queue": QUEUE, "boot": boot, "gen": gen, "age_ms": 0}
                 stamp = {"instance": WORKER, "seq": seq, "to": boot}
                 broker.deliver(("queuebell", "session", WORKER, "up"), json.dumps(cover | stamp).encode())
-            told = {"covered", "sent"}
+            staying.history.mark("paused", "operator", QUEUE)
+            told = {"covered", "sent", "past"}
             await until(lambda: told <= {topic[-1] for topic, _ in broker.log}, "the receive and the wake are told of")
     said = set()
     for topic, payload in brokers["nats"].log:
@@ -265,7 +270,7 @@ async def test_what_bridges_say_to_each_other_is_in_it(brokers: dict[str, Memory
             check("natsCluster", payload)
             assert json.loads(payload)["type"] == topic[2]
             said.add(topic[2])
-    assert said >= {"member", "able", "covered", "sent"}
+    assert said >= {"member", "able", "covered", "sent", "past"}
 
 
 async def test_what_goes_over_a_web_socket_is_in_it() -> None:

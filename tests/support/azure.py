@@ -196,6 +196,7 @@ async def serving_azure(
             draining=lambda: bridge.draining,
             gate=bridge.gate,
             principals=None if access is None else AccountPrincipals(access, {ACCOUNT: principal}, bridge.emit),
+            history=bridge.history,
         )
         settings = front_settings(WebSettings(shutdown_timeout=0.2), "127.0.0.1", 0)
         server = await stack.enter_async_context(AzureServer(front, settings, boot=bridge.named_boot, tls=tls))

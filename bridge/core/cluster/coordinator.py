@@ -19,7 +19,7 @@ from queuebell.bridge.contract.cluster import (
     NAMES_MAX,
     QUEUES_MAX,
     Able,
-    ClusterMessage,
+    Coordination,
     Covered,
     Member,
     Name,
@@ -230,7 +230,7 @@ class Coordinator(SingleNode):
         """Discard known times after the clock stopped (B15): they prove nothing."""
         self.members.missed_messages()
 
-    def on_message(self, now: float, message: ClusterMessage) -> None:
+    def on_message(self, now: float, message: Coordination) -> None:
         """Handle a decoded and validated cluster message."""
         if message.boot == self._d.boot:
             if isinstance(message, Member) and not self.members.own_message_returned(message.seq):
@@ -566,7 +566,7 @@ class Coordinator(SingleNode):
 
     # -- messages to peers ---------------------------------------------------------------------------------------------
 
-    def _broadcast(self, message: ClusterMessage) -> None:
+    def _broadcast(self, message: Coordination) -> None:
         self._d.commands.append(Broadcast(message))
 
     def _send_member(self, now: float) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import datetime
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, Final
 
 from queuebell.bridge.access.grants import Principal
 from queuebell.bridge.access.put_gate import PutGate, Ticket
@@ -26,6 +26,7 @@ from queuebell.bridge.http.azure.queues import QueueOperations
 from queuebell.bridge.http.azure.records import JsonRecords
 from queuebell.bridge.http.server.guard import from_foreign_page
 from queuebell.bridge.http.server.memory_bounds import AnswerMemory
+from queuebell.bridge.observe.history import History
 from queuebell.bridge.queues.served import ServedStore
 
 TIMEOUT_S_MAX = 30
@@ -72,6 +73,9 @@ _OPERATIONS: Mapping[Key, Mapping[str, Operation]] = {
 }
 
 
+_MARKS: Final = {Operation.CLEAR_MESSAGES: "emptied", Operation.DELETE_QUEUE: "deleted"}
+
+
 class AzureFront:
     """The Azure endpoint on one store.
 
@@ -89,8 +93,10 @@ class AzureFront:
         draining: Callable[[], bool] = lambda: False,
         gate: PutGate | None = None,
         principals: AccountPrincipals | None = None,
+        history: History | None = None,
     ) -> None:
         self._authorizer = authorizer
+        self._history = history
         self._records = records
         self._wall = wall
         self._draining = draining
@@ -197,9 +203,12 @@ class AzureFront:
                 asyncio.timeout(seconds),
                 self._within.making(principal, request.reference, operation is Operation.CREATE_QUEUE),
             ):
-                return await carry_out(request)
+                reply = await carry_out(request)
         except TimeoutError:
             raise AzureError("OperationTimedOut") from None
+        if operation in _MARKS and self._history is not None and request.reference in self._history:
+            self._history.mark(_MARKS[operation], "" if principal is None else principal.name, request.reference)
+        return reply
 
     def _permitted(self, request: Request, now: datetime.datetime) -> Operation:
         """Return the operation if both its signature and the account's principal allow it."""

@@ -351,6 +351,13 @@ class HttpStore(PutOnceStore):
         except QueueNotFound:
             return False
 
+    async def sessions(self, queue: str) -> int:
+        """Return how many listeners have a session of the bridge for a queue, also for one that does not exist."""
+        try:
+            return decode(DESCRIBE, await self._call("GET", queue, "")).sessions
+        except QueueNotFound:
+            return 0
+
     async def create(self, queue: str, metadata: dict[str, str] | None = None) -> bool:
         """Create a queue; return whether it is new."""
         raw = b"" if metadata is None else encode({"metadata": metadata})
@@ -622,6 +629,7 @@ class Describe(msgspec.Struct):
     delayed: int | None = None
     oldest_ms: int | msgspec.UnsetType | None = msgspec.UNSET
     paused: bool = False
+    sessions: int = 0
 
 
 class Listing(msgspec.Struct):

@@ -258,7 +258,8 @@ def queues(
             receives += work.receives
             empty += work.empty
             if pattern in work.queue.casefold():
-                letters = _dead_letters(scheduler, work, sees) if "buried" in (wanted.sort, wanted.only) else None
+                counted = wanted.only == "buried" or wanted.sort in ("trouble", "buried")
+                letters = _dead_letters(scheduler, work, sees) if counted else None
                 below = 0 if letters is None else letters.messages
                 if wanted.only == "all" or _ONLY[wanted.only](work, trouble, below):
                     found.append((order(work, trouble, below), work.queue, work))
@@ -392,7 +393,7 @@ _ONLY: Final[dict[str, Callable[[PendingWork, bool, int], bool]]] = {
     "buried": lambda work, trouble, buried: buried > 0 or (work.queue.endswith(POISON_SUFFIX) and messages(work) > 0),
 }
 _ORDERS: Final[dict[str, Callable[[PendingWork, bool, int], float]]] = {
-    "trouble": lambda work, trouble, buried: -1e18 * trouble - counts(work)[0],
+    "trouble": lambda work, trouble, buried: -1e18 * trouble - 1e15 * (buried > 0) - counts(work)[0],
     "name": lambda work, trouble, buried: 0.0,
     "waiting": lambda work, trouble, buried: -counts(work)[0],
     "leased": lambda work, trouble, buried: -_leased(work),

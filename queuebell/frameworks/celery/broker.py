@@ -1,4 +1,4 @@
-"""What stands behind a broker URL: the queue service of a bridge, the store of the tasks, and the bindings."""
+"""What a broker URL leads to: the queue service of a bridge, the store of the tasks, and the bindings."""
 
 from __future__ import annotations
 
@@ -16,30 +16,37 @@ from typing import Any, Final
 
 import msgspec
 
-from queuebell.bridge.contract.errors import BadInput, NotAllowed, QueueNotFound, StoreError, Unsupported
+from queuebell.bridge.contract.errors import (
+    BadInput,
+    ConfigurationError,
+    NotAllowed,
+    QueueNotFound,
+    StoreError,
+    Unsupported,
+)
 from queuebell.bridge.contract.names import reference
 from queuebell.bridge.producer.blocking import BlockingStore
 from queuebell.bridge.producer.publishing_queue import PublishingQueue
-from queuebell.bridge.queues.base import BODY_BYTES_MAX, DELAY_MS_MAX, NewMessage, QueueStore, StoredMessage
+from queuebell.bridge.queues.base import NewMessage, QueueStore, StoredMessage
 from queuebell.bridge.queues.http.store import HttpStore
 from queuebell.frameworks.celery.bindings import Binding, BindingNames
 from queuebell.frameworks.celery.message import payload_of, seconds_left
-from queuebell.frameworks.feed import Accept, Delivery, Feed, FeedOptions, put_under_key
+from queuebell.frameworks.feed import Accept, Delivery, Feed, FeedOptions, checked, put_under_key, waits_on
 from queuebell.frameworks.names import queue_name
 from queuebell.listeners.handler import Message, Undecodable
 
 log = logging.getLogger("queuebell.celery")
 
-EARLY_S: Final = 1.0
-"""A task that comes earlier than this before its time is put again with the rest of its delay."""
 PREFETCH: Final = 256
-"""The most messages of a channel without a limit of its own."""
+"""The most messages of a channel that sets no limit."""
 KEPT_S: Final = 5.0
 """For which a producer uses the bindings of an exchange that it has read, unless it finds no queue in them."""
 SEEN_S: Final = 3600
-"""How often a process says that its transient queues are still its own."""
+"""How often a process renews the bindings of its transient queues."""
+TRANSIENT_LEASE_S: Final = 30.0
+"""The lease of a message of a transient queue; it is acknowledged once Celery has it."""
 GONE_S: Final = 3 * SEEN_S
-"""After so long without a word the queues of a process are removed by the next that starts."""
+"""If a process has neither renewed a binding for this time nor receives from its queue, the queue is removed."""
 
 
 class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +82,7 @@ class Broker:
         )
         self._transient: dict[str, bool] = {}
         self.ttl_s: dict[str, int] = {}
-        """After how long the messages of a queue expire, of those that say so."""
+        """After how long the messages of a queue expire; queues without a limit are missing."""
         self._tables: dict[str, tuple[float, list[Binding]]] = {}
         self._mine: dict[str, Binding] = {}
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
@@ -127,14 +134,7 @@ class Broker:
     def put(self, queue: str, body: bytes, delay_s: float, ttl_s: int, key: str) -> None:
         """Put a message; under its key, so that a repeated call adds no second one, where the store can."""
         store, ref = self._at(queue)
-        if len(body) > BODY_BYTES_MAX:
-            raise BadInput(
-                "message_too_large",
-                f"{queue}: the task has {len(body)} bytes, a message at most {BODY_BYTES_MAX}; nothing was put. Pass"
-                " large values by their key in a database or a bucket",
-            )
-
-        message = NewMessage(body, max(0, round(delay_s * 1000)), ttl_s)
+        message = NewMessage(checked(queue, body), max(0, round(delay_s * 1000)), ttl_s)
         store.run(f"put {ref}", lambda opened, publishing: put_under_key(opened, publishing, ref, key, message))
 
     def get(self, queue: str) -> tuple[StoredMessage, Callable[[bool], bool]] | None:
@@ -162,7 +162,7 @@ class Broker:
                     name="celery",
                     bridge=None if store is self._own else self._bridge,
                     prefetch=prefetch or PREFETCH,
-                    visibility_timeout=self.options.visibility_timeout,
+                    visibility_timeout=TRANSIENT_LEASE_S if transient else self.options.visibility_timeout,
                     max_attempts=0 if transient else self.options.max_attempts,
                     acknowledged=acknowledged,
                 )
@@ -252,7 +252,7 @@ class Broker:
             rows = self._own.run("read bindings", read)
         except Unsupported as error:
             raise Unsupported(
-                f"exchanges, remote control and events need a bridge with queues of its own: {error}"
+                f"exchanges, remote control and events need a bridge that keeps queues: {error}"
             ) from None
         found = []
         for _, metadata in rows:
@@ -285,8 +285,18 @@ class Broker:
     def _remove_those_of_the_dead(self) -> None:
         before = time.time() - GONE_S
         for queue in {each.queue for each in self._read(None) if each.transient and each.seen < before}:
-            self._transient[queue] = True
-            self.delete(queue)
+            if not self._is_attended(queue):  # the clocks of two machines may differ
+                self._transient[queue] = True
+                self.delete(queue)
+
+    def _is_attended(self, queue: str) -> bool:
+        ref = reference(self.options.account, queue_name(queue))
+
+        async def attended(opened: QueueStore, _: object) -> bool:
+            assert isinstance(opened, HttpStore)
+            return await opened.sessions(ref) > 0
+
+        return self._own.run(f"look for listeners of {ref}", attended)
 
 
 def _accepts(opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
@@ -295,11 +305,7 @@ def _accepts(opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
             payload = payload_of(message.body)
         except ValueError as error:
             raise Undecodable(f"not a Celery message: {error}") from None
-        left_s = seconds_left(payload)
-        if left_s > EARLY_S:
-            # Longer than the store can delay. Under a key, so that a crash before the deletion adds none.
-            later = NewMessage(message.body, min(int(left_s * 1000), DELAY_MS_MAX), headers=dict(message.headers))
-            await put_under_key(opened, publishing, message.queue, f"later-{message.id}", later)
+        if await waits_on(opened, publishing, message, seconds_left(payload)):
             return None
         # Of this delivery: a message that comes again is another one to Celery.
         payload["properties"]["delivery_tag"] = uuid.uuid4().hex
@@ -329,6 +335,12 @@ def broker_of(bridge: Sequence[str], api_key: str | None, options: Mapping[str, 
     """Return the process's broker for an address and options. Raises `ConfigurationError` for wrong ones."""
     known = {name: options[name] for name in TransportOptions.__struct_fields__ if options.get(name) is not None}
     chosen = msgspec.convert(known, TransportOptions)
+    try:
+        reference(chosen.account, "celery")
+    except BadInput as error:
+        raise ConfigurationError(
+            f"broker URL: what follows the address is the account, the first half of the queues' names: {error}"
+        ) from None
     place = (tuple(bridge), api_key, chosen)
     with _lock:
         if place not in _brokers:

@@ -126,8 +126,8 @@ class Channel(virtual.Channel):
         arguments = options.get("arguments") or {}
         if arguments.get("x-max-priority"):
             raise ChannelError(
-                f"queuebell: queue {queue!r}: a queue has no priorities (x-max-priority); use a queue for each,"
-                " with workers of its own"
+                f"queuebell: queue {queue!r}: a queue has no priorities (x-max-priority); use one queue for each"
+                " priority, and workers for each queue"
             )
         return super().queue_declare(queue, passive, **options)
 
@@ -172,7 +172,7 @@ class Channel(virtual.Channel):
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> Any:
         found = super()._lookup(exchange, routing_key, default)
-        # A queue that was bound within the last seconds. Monitors wait for theirs: workers say something every two.
+        # A queue that was bound within the last seconds. Not for events, which are many: a monitor may miss seconds.
         if not found and exchange and self.typeof(exchange).type == "direct":
             self.broker.table(exchange, fresh=True)
             found = super()._lookup(exchange, routing_key, default)
@@ -231,10 +231,6 @@ class Channel(virtual.Channel):
                 lambda delivery: self.connection.arrived(self, delivery),
                 acknowledged=no_ack,
             )
-
-    def takes(self, delivery: Delivery) -> bool:
-        """Return whether a delivery may be passed on now."""
-        return bool(self.qos.can_consume())
 
     def held(self, delivery: Delivery) -> None:
         """Remember a delivery until it is settled."""
@@ -415,7 +411,7 @@ class Transport(virtual.Transport):
             if channel.closed or delivery.queue not in self._callbacks:
                 delivery.release()
                 continue
-            if not channel.takes(delivery):
+            if not channel.qos.can_consume():
                 self._ready.append((channel, delivery))
                 continue
             channel.held(delivery)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuebell.bridge.contract.cluster import Past, decode_cluster_message, encode_cluster_message
 from queuebell.bridge.contract.jobs import Jobs, Spread
 from queuebell.bridge.contract.times import rfc3339
 from queuebell.bridge.observe import history
@@ -21,6 +22,7 @@ from queuebell.bridge.observe.slices import at_once
 from queuebell.bridge.service.history_file import HistoryFile
 from tests.support.sim_loop import simulated
 
+SUMS = ("put", "receives", "empty", "done", "failed", "dead", "started", "waited_ms", "handling_ms")
 NOON = 1_800_014_400.0
 Q = "billing/orders"
 
@@ -162,18 +164,54 @@ def test_marks_say_what_was_done_and_by_whom() -> None:
     assert marks == ["paused", "worker shop came", "worker shop went: bye"] and "a/other" not in kept
 
 
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3), FACTS), max_size=20), st.sampled_from([0, 50, 5000]))
+def test_members_of_a_cluster_show_the_same(happened: list[tuple[bool, int, Fact]], ahead: int) -> None:
+    """Whoever it was told; also if their clocks differ, which moves what happened at the other by that at most."""
+    clocks = Clock(), Clock()
+    members = [History(clock, lambda _: (Q,)) for clock in clocks]
+    clocks[1].now += ahead
+
+    def tell() -> None:
+        for one, other in (members, members[::-1]):
+            step, queues = one.take()
+            past = Past(boot="0" * 32, step=step, queues=queues)
+            told = decode_cluster_message(encode_cluster_message(past))
+            assert isinstance(told, Past)
+            other.hear(told.step, told.queues)
+
+    tell()
+    for at_second, later, fact in [(False, 0, ended(1)), *happened]:
+        members[at_second](msgspec.structs.replace(fact, visible=0) if isinstance(fact, QueueMoved) else fact)
+        tell()
+        for clock in clocks:
+            clock.now += later
+    members[0].mark("paused", "clerk", Q)
+    members[1](SessionOpened(1, "shop", "websocket", 1))
+    tell()
+    one, other = (member.read(Q, "7d") for member in members)
+    assert {name: sum(getattr(row, name) for row in one.rows) for name in SUMS} == {
+        name: sum(getattr(row, name) for row in other.rows) for name in SUMS
+    }
+    assert sum(row.count for row in one.failures) == sum(row.count for row in other.failures)
+    assert members[0].failed(Q) == members[1].failed(Q) and members[0].failed() == members[1].failed()
+    assert sorted((mark.what, mark.by) for mark in one.marks) == [("paused", "clerk"), ("worker shop came", "")]
+    assert sorted((mark.what, mark.by) for mark in other.marks) == [("paused", "clerk"), ("worker shop came", "")]
+    if ahead == 0:
+        assert one.rows == other.rows
+
+
 async def test_a_restart_keeps_it(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     """What cannot be read or written costs the history only, and says so."""
     file = tmp_path / "history.msgpack"
     first = History()
-    kept = HistoryFile(tmp_path, first)
+    kept = HistoryFile(tmp_path / "history.msgpack", first)
     await kept.read()
     kept.start()
     first(QueueMoved(Q, 1, 0, 7, 0, 0))
     await kept.stop()
     assert file.stat().st_mode & 0o777 == 0o600
     second = History()
-    again = HistoryFile(tmp_path, second)
+    again = HistoryFile(tmp_path / "history.msgpack", second)
     await again.read()
     again.start()
     assert [row.put for row in second.read(Q, "7d").rows] == [7]
@@ -190,7 +228,7 @@ async def test_a_restart_keeps_it(tmp_path: pathlib.Path, caplog: pytest.LogCapt
     for damaged in (b"", whole[:-3], b"\xc1", newer, *map(msgspec.msgpack.encode, strange)):
         file.write_bytes(damaged)
         third = History()
-        other = HistoryFile(tmp_path, third)
+        other = HistoryFile(tmp_path / "history.msgpack", third)
         caplog.clear()
         await other.read()
         other.start()
@@ -201,7 +239,7 @@ async def test_a_restart_keeps_it(tmp_path: pathlib.Path, caplog: pytest.LogCapt
     (file / "in the way").touch()
     third(QueueMoved(Q, 1, 0, 7, 0, 0))
     with caplog.at_level(logging.WARNING):
-        blocked = HistoryFile(tmp_path, third)
+        blocked = HistoryFile(tmp_path / "history.msgpack", third)
         await blocked.read()
         blocked.start()
         await blocked.stop()
@@ -217,7 +255,7 @@ async def test_a_disk_that_hangs_is_waited_for_at_a_stop_for_ten_seconds(
         await asyncio.Event().wait()
 
     first = History()
-    kept = HistoryFile(tmp_path, first)
+    kept = HistoryFile(tmp_path / "history.msgpack", first)
     kept.start()
     first(QueueMoved(Q, 1, 0, 7, 0, 0))
     monkeypatch.setattr(asyncio, "to_thread", hangs)

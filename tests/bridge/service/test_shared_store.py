@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import pathlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -236,3 +237,15 @@ async def test_an_engine_that_raises_what_it_should_not_is_asked_until_it_answer
         await pass_time(2 * AGAIN_S)
         assert store.failure() is None
     await store.close()
+
+
+async def test_the_history_outlives_a_restart_where_there_is_a_place_for_it(tmp_path: pathlib.Path) -> None:
+    """In the data folder if it exists: nothing else of such a bridge needs a disk, so none is made."""
+    missing = tmp_path / "missing"
+    for folder in (missing, tmp_path):
+        for _ in range(2):
+            async with Bridge(folder, store=MemoryStore("shared with others")) as bridge:
+                bridge.history.mark("paused", "clerk", QUEUE)
+        marks = [mark.by for mark in bridge.history.read(QUEUE, "1h").marks]
+        assert marks.count("clerk") == (1 if folder is missing else 2)
+    assert not missing.exists() and len(list(tmp_path.iterdir())) == 1

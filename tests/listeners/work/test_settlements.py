@@ -258,6 +258,25 @@ async def test_what_becomes_of_a_failed_call(
     assert [line[: len(said or "")] for line in heard] == ([] if said is None else [said])
 
 
+@pytest.mark.parametrize(
+    ("error", "settled_at"),
+    [(StoreUnavailable("away"), 9), (UnknownOutcome("lost"), 9), (TimeoutError(), 9), (StoreError("broken"), 11.35)],
+)
+@simulated
+async def test_after_an_outage_all_is_settled_once_the_store_is_heard(error: Exception, settled_at: float) -> None:
+    """Not at the end of a pause that an outage made long; a store that answers, and refuses, is not hurried."""
+    site = Site()
+    site.store.script = [error] * 16
+    site.add(Act.DELETE, held(1))
+    site.add(Act.EXTEND, held(2), seconds=30.0)
+    await pass_time(9)
+    assert site.told == [] and site.store.times[-1] < 9
+    del site.store.script[:]
+    site.settlements.heard()
+    await site.settlements.idle()
+    assert sorted((at, id_) for at, id_, _, _ in site.told) == [(settled_at, "m1"), (settled_at, "m2")]
+
+
 @simulated
 async def test_an_item_that_cannot_be_settled_costs_no_other(caplog: pytest.LogCaptureFixture) -> None:
     """A pause that is no number breaks the call of all; alone, each of the others is settled."""

@@ -105,7 +105,7 @@ export function buried(left, queue, path, asked) {
   all.addEventListener("click", () => ifSure("replay", which(), chosen()));
   away.addEventListener("click", () => ifSure("discard", which(), chosen()));
 
-  // Put to the queue where it failed under an id of its own, so that it is there once even if it is put again after a failure.
+  // Put to the queue where it failed under its own put id, so that it is there once even if it is put again after a failure.
   function edited(item) {
     if (!item.burial || item.size > PLAIN_MAX || item.body.includes("\ufffd")) return [];
     const text = make("textarea", { "aria-label": "Body, to be edited", spellcheck: "false" });

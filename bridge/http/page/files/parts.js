@@ -92,7 +92,7 @@ export function table(label, columns, { sortBy, none } = {}) {
   };
 }
 
-const kinds = (column) => ["number", "name", "rest"].filter((kind) => column[kind]).join(" ") || undefined;
+const kinds = (column) => ["number", "name", "rest", "roomy"].filter((kind) => column[kind]).join(" ") || undefined;
 
 export const text = (title, read, more = {}) => ({ title, show: (cell, item) => put(cell, read(item)), ...more });
 export const count = (title, read, more = {}) => text(title, read, { number: true, ...more });

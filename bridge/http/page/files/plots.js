@@ -23,8 +23,20 @@ function kept(key) {
   return points;
 }
 
-// One or two lines, with a text for screen readers. `key` names what is plotted, across views.
-export function plot(key, title, unit, names, share = (value, highest) => value / highest) {
+// What lies between two lines, run by run.
+function band(points, x, y) {
+  const runs = [[]];
+  for (const point of points.filter(({ values }) => values[1] !== null)) {
+    if (point.at - (runs.at(-1).at(-1)?.at ?? point.at) >= GAP_S) runs.push([]);
+    runs.at(-1).push(point);
+  }
+  const side = (run, which) => run.map((point) => `${x(point)} ${y(point.values[which])}`);
+  return runs.filter((run) => run.length).map((run) => `M${[...side(run, 1), ...side(run, 0).reverse()].join("L")}Z`).join("");
+}
+
+// One or two lines, with a text for screen readers. `key` names what is plotted, across views. With `share` values are
+// scaled by it, and what is between the lines is filled.
+export function plot(key, title, unit, names, share = null) {
   const lines = names.map((_, i) => draw("path", { class: `line ${["one", "two"][i]}` }));
   const under = draw("path", { class: "under" });
   const grid = draw("path", { class: "grid", d: "M0 2H300M0 50H300M0 98H300" });
@@ -47,7 +59,7 @@ export function plot(key, title, unit, names, share = (value, highest) => value 
     while (points.length && now - points[0].at > KEPT_S) points.shift();
     const highest = Math.max(0, ...points.flatMap((point) => point.values.filter((value) => value !== null)));
     const x = (point) => (KEPT_S - (now - point.at)).toFixed(1);
-    const y = (value) => (highest > 0 ? 98 - 96 * share(value, highest) : 98).toFixed(1);
+    const y = (value) => (highest > 0 ? 98 - 96 * (share ? share(value, highest) : value / highest) : 98).toFixed(1);
     lines.forEach((line, which) => {
       let path = "", area = "", last = null;
       for (const point of points) {
@@ -59,7 +71,7 @@ export function plot(key, title, unit, names, share = (value, highest) => value 
         last = point;
       }
       line.setAttribute("d", path);
-      if (which === 0) under.setAttribute("d", last ? `${area}V98` : "");
+      if (which === 0) under.setAttribute("d", share ? band(points, x, y) : last ? `${area}V98` : "");
     });
     put(top, highest > 0 ? unit(highest) : "");
     const newest = points.at(-1);

@@ -6,8 +6,7 @@ import { watch } from "./told.js";
 
 const main = document.getElementById("main");
 const CHIPS = { all: "All", trouble: "In trouble", buried: "Dead letters", paused: "Paused" };
-const FIRST = { filter: "", only: "all", sort: "trouble", first: "0" };
-let more = false; // whether the columns are shown that few people need
+const FIRST = { filter: "", only: "all", sort: "trouble", first: "0", more: "" };
 
 const queueLink = {
   name: true,
@@ -52,12 +51,12 @@ export function queuesView(left, asked) {
       { title: "Queue", sort: "name", ...queueLink },
       count("Waiting", (item) => some(waiting(item)), { sort: "waiting" }),
       count("Oldest", (item) => span(item.waiting_ms)),
-      count("Running", (item) => some(number(item.leased, item.at_least)), { sort: "leased" }),
+      count("Running", (item) => some(number(item.leased, item.at_least)), { sort: "leased", roomy: true }),
       count("Longest handler", (item) => span(item.running_ms), { rest: true }),
-      count("Done each second", (item) => (rateOf(item, 2) ? perSecond(rateOf(item, 2)) : "")),
+      count("Done each second", (item) => (rateOf(item, 2) ? perSecond(rateOf(item, 2)) : ""), { roomy: true }),
       count("Failed (5 min)", (item) => some(whole.format(item.failed_5m ?? 0))),
       { title: "Dead letters", number: true, sort: "buried", show: dead },
-      count("Workers", (item) => some(whole.format(item.listeners)), { sort: "listeners" }),
+      count("Workers", (item) => some(whole.format(item.listeners)), { sort: "listeners", roomy: true }),
       count("Triggers", withRate("triggers", 0), { sort: "triggers", rest: true }),
       count("Receives", withRate("receives", 1), { sort: "receives", rest: true }),
       count("Empty", (item) => some(whole.format(item.empty)), { rest: true }),
@@ -67,27 +66,27 @@ export function queuesView(left, asked) {
   const pages = pager(() => Number(wanted.first), (first) => again({ first }));
   const chips = Object.entries(CHIPS).map(([only, title]) => [only, make("button", { type: "button", onclick: () => again({ only, first: 0 }) }, title)]);
   const first = make("button", { type: "button", onclick: () => again({ sort: "trouble", first: 0 }) }, "Trouble first");
-  const columns = make("input", { type: "checkbox", onchange: () => show(columns.checked) });
-  const show = (all) => ((more = columns.checked = all), list.element.classList.toggle("more", all));
+  const columns = make("input", { type: "checkbox", onchange: () => again({ more: columns.checked ? "1" : "" }) });
   main.replaceChildren(
     make("h1", {}, "Queues"), sums.element,
     make("div", { class: "tools" }, ...chips.map(([, chip]) => chip), finder("Find a queue", wanted, left, (next) => again(next)), first, make("label", {}, columns, " More columns")),
     list.element, pages.element,
     make("div", { class: "plots" }, flow.element, waits.element, starts.element, empties.element),
   );
-  show(more);
   const rate = between();
   let before = null;
 
   function again(next) {
     wanted = { ...wanted, ...next };
     list.sorted(wanted.sort);
+    columns.checked = list.element.classList.toggle("more", wanted.more !== "");
     for (const [only, chip] of chips) chip.ariaPressed = String(only === wanted.only);
     // In the address is what differs from the first view, for a reload and for somebody else.
     const differs = Object.entries(wanted).filter(([name, value]) => String(value) !== FIRST[name]);
     const to = differs.length ? `?${new URLSearchParams(differs)}` : "";
     if (to || location.hash.includes("?")) history.replaceState(null, "", `#/${to}`);
-    watch(`/v1/watch?${new URLSearchParams(wanted)}`, (view) => {
+    const { more, ...query } = wanted;
+    watch(`/v1/watch?${new URLSearchParams(query)}`, (view) => {
       for (const row of view.rows) {
         const known = each.get(row.queue) ?? { rate: between() };
         known.now = known.rate([row.triggers, row.receives, row.handled - row.failed]);

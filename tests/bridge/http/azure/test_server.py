@@ -21,13 +21,17 @@ TOO_LARGE = (413, "RequestBodyTooLarge")
 
 
 async def test_statuses_of_a_queues_life(front: Front) -> None:
-    """201, 204 for the same metadata, 409 for other, 204 for the end, 404 after it."""
+    """201, 204 for the same metadata, 409 for other, 204 for the end, 404 after it; in the history, like a clear."""
     for more, status in (({}, 201), ({}, 204), ({"x_ms_meta_a": "b"}, 409)):
         reply = await front.ask("PUT", "/orders", **more)
         assert reply.status == status
     assert fault(reply) == (409, "QueueAlreadyExists")
+    await front.put("orders", "x")
+    assert (await front.ask("DELETE", "/orders/messages")).status == 204
     assert (await front.ask("DELETE", "/orders")).status == 204
     assert fault(await front.ask("DELETE", "/orders")) == (404, "QueueNotFound")
+    marks = front.bridge.history.read(f"{ACCOUNT}/orders", "5m").marks
+    assert [mark.what for mark in marks] == ["bridge started", "emptied", "deleted"]
     for method, path, body in (
         ("GET", "/orders?comp=metadata", b""),
         ("PUT", "/orders?comp=metadata", b""),

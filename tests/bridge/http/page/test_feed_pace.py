@@ -8,14 +8,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
+import pytest
 from aiohttp import HttpVersion11
 
+from queuebell.bridge import Bridge
 from queuebell.bridge.access.grants import Verb
 from queuebell.bridge.http.page.feed import NEW_S, SHARE, Feed, Watch
 from queuebell.bridge.http.server.authorizer import Authorizer
 from queuebell.bridge.http.server.settings import WebSettings
 from queuebell.bridge.observe.slices import Slices
+from tests.listeners.rig import QUEUE, Store, listening
 from tests.support.sim_loop import SimLoop, pass_time, simulated
+
+HOUR_S = 3600
 
 
 class View(msgspec.Struct):
@@ -35,8 +40,8 @@ class Wire:
 
     def write(self, data: bytes) -> None:
         if b"data: " in data:
-            view = msgspec.json.decode(data.partition(b"data: ")[2].partition(b"\n")[0], type=View)
-            self.seen.append((round(asyncio.get_running_loop().time() - self._began, 3), view.name))
+            view = msgspec.json.decode(data.partition(b"data: ")[2].partition(b"\n")[0])
+            self.seen.append((round(asyncio.get_running_loop().time() - self._began, 3), view.get("name", "")))
 
     def is_closing(self) -> bool:
         return False
@@ -75,11 +80,14 @@ class Readers:
 
         wire = Wire()
         watch = Watch(self.feed, Verb.LOOK, frozenset(), view or name, make)
-        request: Any = SimpleNamespace(
-            version=HttpVersion11, protocol=SimpleNamespace(transport=wire, fixed_headers=b"", on_hang_up=None)
-        )
-        await watch.prepare(request)
+        await watch.prepare(request_over(wire))
         return watch, wire
+
+
+def request_over(wire: Wire) -> Any:
+    """Return a request for a view."""
+    protocol = SimpleNamespace(transport=wire, fixed_headers=b"", on_hang_up=None)
+    return SimpleNamespace(version=HttpVersion11, protocol=protocol, method="GET", raw_path="/v1/watch")
 
 
 @simulated
@@ -99,3 +107,25 @@ async def test_first_views_wait_for_the_round_where_many_are_opened() -> None:
         await readers.open(f"after {pause}")
         assert (len(readers.made) > count) is soon, pause
     readers.feed.close()
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("own", [True, False], ids=["own queue", "another store"])
+@simulated
+async def test_an_idle_queue_makes_no_receive_for_open_pages(own: bool) -> None:
+    """Each view for an hour: as many receives as in the hour before, when none was open."""
+    store = Store()
+    async with Bridge(store=store if own else None) as bridge, listening(store, lambda _: None, bridge=bridge):
+        await pass_time(HOUR_S)
+        count = store.receives
+        await pass_time(HOUR_S)
+        alone, count = store.receives - count, store.receives
+        feed = Feed(bridge, WebSettings(stream_comment=1e9), Authorizer(None, lambda _: None), (), (), lambda _: None)
+        wires = [Wire() for _ in range(4)]
+        for wire, view in zip(wires, (feed.queues, feed.queue, feed.listeners, feed.about), strict=True):
+            answer: Any = await view(request_over(wire), QUEUE)
+            await answer.prepare(request_over(wire))
+        await pass_time(HOUR_S)
+        assert [abs(each - (0 if own else 60)) <= 1 for each in (alone, store.receives - count)] == [True, True]
+        assert min(len(wire.seen) for wire in wires) > HOUR_S / 2, "they were shown all the time"
+        feed.close()

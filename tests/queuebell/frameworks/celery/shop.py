@@ -12,10 +12,12 @@ from celery.exceptions import Reject
 
 import queuebell.frameworks.celery  # noqa: F401 - registers queuebell://
 
+LEASE_S = 6
+"""Shorter than what `hold` is asked for; longer than a busy machine may stop a worker."""
 FOLDER = Path(os.environ["FOLDER"])
 
 app: Any = Celery("shop", broker=os.environ["BROKER"], backend=f"file://{FOLDER}")
-app.conf.broker_transport_options = {"visibility_timeout": 2}
+app.conf.broker_transport_options = {"visibility_timeout": LEASE_S}
 app.conf.task_acks_late = True
 app.conf.task_reject_on_worker_lost = True
 app.conf.worker_prefetch_multiplier = 1

@@ -22,6 +22,7 @@ from kombu.exceptions import ChannelError
 from queuebell.bridge.contract.errors import BadInput, ConfigurationError, NotAllowed, StoreUnavailable, UnknownOutcome
 from queuebell.bridge.contract.names import is_token
 from queuebell.bridge.producer.blocking import BlockingStore
+from queuebell.frameworks import feed
 from queuebell.frameworks.celery.bindings import Binding, BindingNames
 from queuebell.frameworks.celery.broker import GONE_S, Broker
 from queuebell.frameworks.celery.message import seconds_left
@@ -91,7 +92,7 @@ def test_each_queue_has_a_name_of_its_own_in_a_store(one: str, other: str) -> No
     assert {queue_name(name)[:4] for name in ("orders-poison", "x--orders", "a.b")} == {"x--o", "x--a", "x--x"}
 
 
-def test_a_message_is_settled_in_each_way(place: Place) -> None:
+def test_a_message_is_settled_in_each_way(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Acknowledged, requeued and redelivered, rejected to the dead letters; returned by a closed channel."""
     place.put()
     with place.connection() as connection:
@@ -110,6 +111,7 @@ def test_a_message_is_settled_in_each_way(place: Place) -> None:
         again.reject()
         place.put("order 18")
         late = one(connection, place.queue)
+        monkeypatch.setattr(feed, "SETTLES_S", PATIENCE_S)
     late.ack()  # as for a task that ends while its worker stops
     place.until(0, 0)
     (buried,) = place.store.peek(f"{place.account}/orders-poison")
@@ -252,8 +254,9 @@ def test_another_process_finds_the_bindings(place: Place, kind: str, keys: list[
 
 
 def test_the_queues_of_a_process_that_is_gone_are_removed(place: Place, bridge: Serving) -> None:
-    """Those of one that has said nothing for three hours, when another starts."""
+    """Those of one that has said nothing for three hours, when another starts; not if it listens: clocks differ."""
     names = BindingNames(place.account)
+    slow = kombu.Queue("slow@host.pidbox", kombu.Exchange("pidbox", type="fanout"), auto_delete=True, expires=10)
 
     def bound(queue: str, seen: float) -> Binding:
         kept = Binding(
@@ -265,11 +268,19 @@ def test_the_queues_of_a_process_that_is_gone_are_removed(place: Place, bridge: 
         return kept
 
     bound("dead@host.pidbox", GONE_S + 60), bound("living@host.pidbox", 60)
-    with place.connection() as connection:
+    with place.connection(timeout=29) as other, place.connection() as connection:
+        other.Consumer(slow(other), callbacks=[lambda *_: None]).consume()
+        with pytest.raises(TimeoutError):
+            other.drain_events(timeout=0)
+        ref, until = f"{place.account}/{queue_name(slow.name)}", time.monotonic() + PATIENCE_S
+        while place.store.run("ask", lambda store, _: store.sessions(ref)) < 1:
+            assert time.monotonic() < until
+        bound(slow.name, GONE_S + 60)
         mine = kombu.Queue("me@host.pidbox", kombu.Exchange("pidbox", type="fanout"), auto_delete=True, expires=10)
         mine(connection).declare()
         found = place.store.run("list", lambda store, _: store.queues(f"{place.account}/"))
-        assert found == [f"{place.account}/{queue_name(name)}" for name in ("living@host.pidbox", "me@host.pidbox")]
+        left = ("living@host.pidbox", "me@host.pidbox", slow.name)
+        assert found == [f"{place.account}/{queue_name(name)}" for name in left]
         connection.Consumer(mine(connection), callbacks=[lambda *_: None]).consume()
     assert not place.store.exists(f"{place.account}/{queue_name('me@host.pidbox')}"), "it ends with its consumer"
 
@@ -330,6 +341,8 @@ def test_what_cannot_be_is_refused_with_a_reason(place: Place) -> None:
         with pytest.raises(BadInput, match="at most 65536; nothing was put"):
             place.put("x" * 70_000)
         assert place.depth() == (0, 0)
+    with pytest.raises(ConfigurationError, match="broker URL: what follows the address is the account"):
+        kombu.Connection(f"{place.url}/orders").connect()
     for options in ({"visibility_timeout": "soon"}, {"max_attempts": 1.5}):
         with pytest.raises(ConfigurationError, match="broker_transport_options: Expected"):
             place.connection(**options).connect()

@@ -61,18 +61,17 @@ class Shop:
         )
         try:
             assert process.stdout is not None
-            told = ""
             for line in process.stdout:
-                told += line
+                sys.stdout.write(line)
                 if " ready." in line:
                     break
             else:
-                raise AssertionError(told)
+                raise AssertionError("the worker ended before it was ready")
             yield process
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+            sys.stdout.write(process.communicate()[0])  # shown if the test fails
 
     def lines(self, *first: str) -> list[str]:
         """Return what was written that begins so."""
@@ -109,7 +108,7 @@ def test_a_day_of_a_worker(shop: Shop, pool: str) -> None:
         later = tasks.add.apply_async((3, 4), countdown=2)
         assert tasks.add.delay(1, 2).get(timeout=PATIENCE_S) == 3
         assert shop.state()["delayed"] == 1, "it waits in the store"
-        held = tasks.hold.delay("long", 5)
+        held = tasks.hold.delay("long", tasks.LEASE_S + 1)
         for task in (tasks.again, tasks.retried, *([tasks.dies] if pool == "prefork" else [])):
             task.delay().get(timeout=PATIENCE_S)
         tasks.never.delay()
@@ -132,7 +131,7 @@ def test_who_is_told_to_stop_or_killed(shop: Shop, pool: str) -> None:
     """What runs ends, beyond its lease; what waits is another's at once; what was in hands at a kill comes again."""
     tasks = shop.tasks
     with shop.worker(pool) as first:
-        running = tasks.hold.delay("first", 5)
+        running = tasks.hold.delay("first", tasks.LEASE_S + 1)
         while not shop.lines("begins first"):
             assert first.poll() is None
         waits = tasks.hold.delay("second", 0)

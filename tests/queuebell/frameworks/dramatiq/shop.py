@@ -13,7 +13,9 @@ from queuebell.frameworks.dramatiq import QueuebellBroker
 
 FOLDER = Path(os.environ["FOLDER"])
 
-broker: Any = QueuebellBroker(os.environ["STORE"], visibility_timeout=2)
+LEASE_S = 6
+"""Shorter than what `hold` is asked for; longer than a busy machine may stop a worker."""
+broker: Any = QueuebellBroker(os.environ["STORE"], visibility_timeout=LEASE_S)
 dramatiq.set_broker(broker)
 
 

@@ -161,7 +161,7 @@ def test_workers_of_dramatiq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with worker(place) as process:
             shop.add.send_with_options(args=(3, 4), delay=1500)
             shop.add.send(1, 2)
-            shop.hold.send("long", 5)
+            shop.hold.send("long", shop.LEASE_S + 1)
             shop.fails.send()
             wait("add 3", "add 7", "begins long", "ends long", "fails")
             shop.hold.send("last", 3)

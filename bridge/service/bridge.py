@@ -158,7 +158,7 @@ class Bridge:
         if self.own is not None:
             return data / "history.msgpack"
         # Nothing else of such a bridge needs a disk: its history is kept where there is a place for it.
-        name = f"history-{self.store.fingerprint('')[:16]}.msgpack"
+        name = f"history-{self.store.fingerprint('queuebell/history')[:16]}.msgpack"
         return data / name if os.access(data, os.W_OK | os.X_OK) else None
 
     @property

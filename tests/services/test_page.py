@@ -6,19 +6,24 @@ may be long once: a page that does too much at once is so each time, and one tha
 
 from __future__ import annotations
 
+import asyncio
 import json
 import pathlib
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from queuebell.bridge import Bridge, NewMessage
 from queuebell.bridge.access import access_file
+from queuebell.bridge.contract.burial import Burial, write_burial
 from tests.chaos.worker import Options
 from tests.services import pictures
-from tests.services.page import HOSTILE, POISON, bury, live, opened, post, working
+from tests.services.page import HOSTILE, NOW, POISON, bury, live, opened, post, working
 from tests.support.access import written
 from tests.support.command import Serving, serving
+from tests.support.processes import PATIENCE_S
 
 pytestmark = pytest.mark.system
 
@@ -182,6 +187,9 @@ def test_the_list_shows_what_is_wanted(chromium: Browser, bridge: Serving) -> No
         assert [cell.inner_text() for cell in rows.nth(1).get_by_role("cell").all()] == ["calm/q-00", *[""] * 7]
         page.get_by_label("More columns").check()
         expect(rows.nth(0)).to_contain_text("Receives")
+        page.reload()
+        expect(rows.nth(0)).to_contain_text("Receives")
+        page.get_by_label("More columns").uncheck()
         page.get_by_role("button", name="Paused").click()
         expect(rows).to_have_count(2)
         assert page.url.endswith("#/?filter=calm&only=paused&sort=name")
@@ -450,6 +458,7 @@ def test_a_worker_that_hangs(chromium: Browser, bridge: Serving) -> None:
 
 
 LONG_MS = 100
+MILLION = 313 * 3200
 WATCH = """() => {
   window.tasks = [];
   new PerformanceObserver((list) => window.tasks.push(...list.getEntries().map((each) => each.duration)))
@@ -494,6 +503,33 @@ def test_ten_thousand_queues_are_a_hundred_rows(chromium: Browser, bridge: Servi
         expect(page.get_by_role("button", name="Next")).to_be_focused()
         page.get_by_role("searchbox").fill("q09999")
         expect(page.get_by_text("1 to 1 of 1")).to_be_visible()
+
+
+@pytest.mark.long
+def test_a_million_dead_letters_are_a_hundred_rows(chromium: Browser, tmp_path: pathlib.Path) -> None:
+    """Their list, a search that looks at some, and the list of queues beside them do not freeze."""
+    facts = Burial("pay/orders", "7", NOW, NOW, "no price", 5)
+    body = write_burial(facts, b"order 17", 65_536)
+    assert body is not None
+
+    async def fill() -> None:
+        async with Bridge(tmp_path / "data") as bridge:
+            for _ in range(MILLION // 3200):  # a hundred puts go to the disk at once
+                await asyncio.gather(*(bridge.store.put(POISON, [NewMessage(body)] * 32) for _ in range(100)))
+
+    with ThreadPoolExecutor(1) as thread:  # this one has the browser's loop
+        thread.submit(asyncio.run, fill()).result()
+    with serving(tmp_path / "data") as bridge, opened(chromium, bridge.url) as shown:
+        page = shown.page
+        page.set_default_timeout(1000 * PATIENCE_S)
+        live(shown)
+        expect(page.get_by_role("row").nth(1)).to_contain_text(f"{MILLION:,}")
+        never_freezes(page)
+        page.goto(f"{bridge.url}/#/queue/{POISON}")
+        expect(page.get_by_role("region", name="Dead letters").get_by_role("row").nth(1)).to_contain_text("no price")
+        never_freezes(page)
+        page.get_by_role("searchbox").first.fill("another")
+        never_freezes(page)
 
 
 def test_the_pictures(chromium: Browser, bridge: Serving, tmp_path: pathlib.Path) -> None:

@@ -40,6 +40,11 @@ def members(*bridges: Serving) -> bool:
     return all(len(each["members"]) == len(bridges) and not each["alone"] for each in seen)  # type: ignore[arg-type]
 
 
+def done(served: Serving) -> int:
+    """Return what a bridge's history says of the messages handled."""
+    return sum(row.get("done", 0) for row in json.loads(ask(served, f"/v1/queues/{QUEUE}/history?span=1h"))["rows"])
+
+
 @pytest.mark.system
 async def test_three_bridges_are_one_service_and_two_may_die(tmp_path: pathlib.Path, url: str) -> None:
     """C1, C8: every put that was acknowledged is handled by the worker of the one that is left."""
@@ -124,6 +129,7 @@ async def test_a_cluster_without_a_store_serves_queues_elsewhere_and_none_of_its
     async with NatsServer(tmp_path) as nats, contextlib.AsyncExitStack() as stack:
         address = f"nats://127.0.0.1:{nats.port}"
         env = {"QUEUEBELL_NATS": address, "QUEUEBELL_CLUSTER": "shop", "QUEUEBELL_SWEEP_S": "0"}
+        env["QUEUEBELL_HEARTBEAT_S"] = "1"
         bridges = [stack.enter_context(serving(tmp_path / name, env=env)) for name in "abc"]
         await until(lambda: members(*bridges), "everybody hears everybody", PATIENCE_S)
         store = await stack.enter_async_context(JetStreamStore(address))
@@ -157,6 +163,7 @@ async def test_a_cluster_without_a_store_serves_queues_elsewhere_and_none_of_its
             for call in refused:
                 with pytest.raises(Unsupported, match="the same --store URL, or serve them from one bridge without"):
                     await call
+        await until(lambda: {done(served) for served in bridges} == {3}, "each shows the history of all", PATIENCE_S)
         await listener.stop()
         await running
         for served in bridges:

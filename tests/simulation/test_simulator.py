@@ -8,14 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.exploration.cluster.mutants import ForgivesByArrival
 from tests.simulation import command
 from tests.simulation.bounds import promise
 from tests.simulation.checks import Checks, rule_of
-from tests.simulation.command import Played, play_one
 from tests.simulation.plan import PRESETS, Plan
-from tests.simulation.run import run
-from tests.simulation.test_cluster import with_turns
 
 
 def test_the_command_plays_seeds_and_one_seed_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,32 +24,6 @@ def test_the_command_plays_seeds_and_one_seed_again(capsys: pytest.CaptureFixtur
     said = capsys.readouterr().out
     assert command.main([*args]) == 0
     assert capsys.readouterr().out == said and " put producer=" in said and "trace " in said
-
-
-def test_the_command_names_what_failed_and_the_faults_that_it_takes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A wrong turn (W1) and an exception of the simulator itself."""
-
-    def play(given: Any, processes: int) -> list[Played]:
-        found = list(given)
-        return [*map(play_one, found[:-1]), Played(found[-1], None, "Traceback\nValueError: a defect")]
-
-    wrong = with_turns(ForgivesByArrival)
-    monkeypatch.setattr(command, "play", play)
-    monkeypatch.setattr(command, "run", lambda *given, **named: run(*given, **named, scheduler=wrong))
-    words = ["--bridges", "2", "--seeds", "2", "--hours", "0.02", "--workers", "1", "--faults", "slow_link"]
-    assert command.main(words) == 1
-    said = capsys.readouterr().out
-    assert "FAILED: 2 of 2 runs" in said and "C4" in said and "ValueError: a defect" in said
-
-
-@pytest.mark.parametrize("words", ["--seeds 0", "--hours 0", "--faults rain", "--faults stall", "--bridges 3 --auth"])
-def test_options_that_cannot_be_are_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command.main(words.split())
-    assert ended.value.code == 2
-    assert words.split()[0][2:5] in capsys.readouterr().err
 
 
 Q = "a/q"

@@ -25,6 +25,9 @@ NAMES_BYTES_MAX: Final = 16 * 1024
 QUEUES_MAX: Final = 1000
 """Limit of queues in one message; more need several messages."""
 
+PAST_QUEUES_MAX: Final = 100
+"""As many as are added to a history within some milliseconds."""
+
 Name = tuple[str, str]
 """Source and id of one publish after one visible put (P5)."""
 
@@ -108,6 +111,7 @@ class Sent(_Word, frozen=True, tag="sent", kw_only=True):
 
 
 _Count = Annotated[int, Meta(ge=0, le=MS_MAX)]
+_Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 
 
 class PastRow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -123,11 +127,11 @@ class PastRow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     waited_ms: _Count = 0
     handling_ms: _Count = 0
     longest_ms: Annotated[int, Meta(ge=-1, le=MS_MAX)] = 0
-    failures: Annotated[dict[str, _Count], Meta(max_length=NAMES_MAX)] = {}
+    failures: Annotated[dict[_Text, _Count], Meta(max_length=NAMES_MAX)] = {}
     """Failed attempts by class."""
-    marks: Annotated[list[tuple[str, str]], Meta(max_length=NAMES_MAX)] = []
+    marks: Annotated[list[tuple[_Text, _Text]], Meta(max_length=NAMES_MAX)] = []
     """What was done, and by whom."""
-    workers: Annotated[list[str], Meta(max_length=NAMES_MAX)] = []
+    workers: Annotated[list[_Text], Meta(max_length=NAMES_MAX)] = []
     """Which workers came and went."""
 
 
@@ -138,7 +142,7 @@ class Past(_Word, frozen=True, tag="past", kw_only=True):
     """
 
     step: Annotated[int, Meta(ge=0, le=MS_MAX)]
-    queues: dict[str, PastRow]
+    queues: Annotated[dict[str, PastRow], Meta(max_length=PAST_QUEUES_MAX)]
 
 
 Coordination = Member | Able | Covered | Sent
@@ -203,7 +207,6 @@ def _check(word: ClusterMessage) -> None:
         _check_heard(word.heard)
         return
     if isinstance(word, Past):
-        _check_count(len(word.queues), QUEUES_MAX, "queues")
         for queue in word.queues:
             parse_reference(queue)
         return

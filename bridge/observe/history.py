@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from queuebell.bridge.contract.cluster import PastRow
+from queuebell.bridge.contract.event import TEXT_MAX
 from queuebell.bridge.contract.jobs import BOUNDS_S, OTHER, Spread
 from queuebell.bridge.contract.times import rfc3339
 from queuebell.bridge.contract.wire import MS_MAX
@@ -268,7 +269,9 @@ class _Untold:
         failures = dict(self.failures.most_common(CLASSES_MAX))
         if (rest := self.failures.total() - sum(failures.values())) > 0:
             failures[OTHER] = failures.get(OTHER, 0) + rest
-        return PastRow(**numbers, failures=failures, marks=list(self.marks), workers=list(self.workers))
+        marks = [(what[:TEXT_MAX], by[:TEXT_MAX]) for what, by in self.marks]
+        workers = [what[:TEXT_MAX] for what in self.workers]
+        return PastRow(**numbers, failures=failures, marks=marks, workers=workers)
 
 
 class History:

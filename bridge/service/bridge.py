@@ -31,7 +31,7 @@ import msgspec
 
 from queuebell.bridge.access.put_gate import BYTES_MAX, WAIT_MS, Admission, PutGate
 from queuebell.bridge.contract.backoff import Draw
-from queuebell.bridge.contract.cluster import ClusterMessage, Past
+from queuebell.bridge.contract.cluster import PAST_QUEUES_MAX, ClusterMessage, Past
 from queuebell.bridge.contract.errors import BadInput, Closed, WrongThread
 from queuebell.bridge.contract.event import CloudQueueWorkDetected, check_event
 from queuebell.bridge.core.cluster.coordinator import Coordinator
@@ -761,7 +761,7 @@ class Membership:
         while True:
             with swallowing(CLUSTER_LINK):
                 step, queues = self._bridge.history.take()
-                for part in sliced(queues.items(), 100):
+                for part in sliced(queues.items(), PAST_QUEUES_MAX):
                     self.link.broadcast(Past(boot=self._bridge.boot, step=step, queues=dict(part)))
                     await asyncio.sleep(0)
             await asyncio.sleep(TELL_S)

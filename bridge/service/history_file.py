@@ -95,7 +95,8 @@ class HistoryFile:
         self._history.restore(msgspec.msgpack.decode(self._path.read_bytes(), type=Saved))
 
     def _write(self, saved: Saved) -> None:
-        part = self._path.with_name(self._path.name + ".part")
+        # Bridges of one shared store may use one folder: then the file is that of the last that wrote it.
+        part = self._path.with_name(f"{self._path.name}.{os.getpid()}.part")
         if shutil.disk_usage(self._path.parent).free < FREE_MIN:
             raise OSError(errno.ENOSPC, f"less than {FREE_MIN} bytes are free, which are left to messages")
         try:

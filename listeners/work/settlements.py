@@ -32,6 +32,8 @@ CALLS_MAX: Final = 4
 """Calls in flight of a queue of calls: with one at a time, each batch would wait for the round trip of the last."""
 GONE: Final = "message_not_found"
 WARN_EVERY_S: Final = 60.0
+LEAST_S: Final = 0.5
+"""No pause after a failure ends sooner because the store is heard: its receives may work where its deletions do not."""
 
 
 class Item(NamedTuple):
@@ -182,12 +184,14 @@ class Settlements:
                 calls.tasks.discard(me)
 
     async def _pause(self, seconds: float) -> None:
-        if self._back is None:  # it answered, and refused for now
+        back = self._back
+        if back is None:  # it answered, and refused for now
             await asyncio.sleep(seconds)
             return
+        await asyncio.sleep(min(LEAST_S, seconds))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._back.wait()
+            async with asyncio.timeout(seconds - LEAST_S):
+                await back.wait()
 
     async def _settle_each(self, items: list[Item]) -> list[Item]:
         """Settle one by one, so that an item which cannot be settled costs no other."""

@@ -411,7 +411,7 @@ FRAME_WORDS: Final[Words] = {
         "": said("What happened at it since it last said so, for the histories of the others."),
         "boot": _TOLD_BY,
         "step": said("The number of the current 5 seconds since 1970."),
-        "queues": said("What happened on each queue.", propertyNames=_QUEUE, maxProperties=cluster.QUEUES_MAX),
+        "queues": said("What happened on each queue.", propertyNames=_QUEUE),
     },
     "PastRow": {
         "": said("What happened on a queue at one bridge."),

@@ -25,8 +25,10 @@ NAMES_BYTES_MAX: Final = 16 * 1024
 QUEUES_MAX: Final = 1000
 """Limit of queues in one message; more need several messages."""
 
-PAST_QUEUES_MAX: Final = 100
-"""As many as are added to a history within some milliseconds."""
+PAST_QUEUES_MAX: Final = 50
+PAST_TEXTS_MAX: Final = 8
+"""Marks, workers, and classes of failures but for the rest, of one queue in one message."""
+PAST_TEXT_MAX: Final = 256
 
 Name = tuple[str, str]
 """Source and id of one publish after one visible put (P5)."""
@@ -111,7 +113,7 @@ class Sent(_Word, frozen=True, tag="sent", kw_only=True):
 
 
 _Count = Annotated[int, Meta(ge=0, le=MS_MAX)]
-_Text = Annotated[str, Meta(max_length=TEXT_MAX)]
+_Text = Annotated[str, Meta(max_length=PAST_TEXT_MAX)]
 
 
 class PastRow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -127,11 +129,11 @@ class PastRow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     waited_ms: _Count = 0
     handling_ms: _Count = 0
     longest_ms: Annotated[int, Meta(ge=-1, le=MS_MAX)] = 0
-    failures: Annotated[dict[_Text, _Count], Meta(max_length=NAMES_MAX)] = {}
+    failures: Annotated[dict[_Text, _Count], Meta(max_length=PAST_TEXTS_MAX + 1)] = {}
     """Failed attempts by class."""
-    marks: Annotated[list[tuple[_Text, _Text]], Meta(max_length=NAMES_MAX)] = []
+    marks: Annotated[list[tuple[_Text, _Text]], Meta(max_length=PAST_TEXTS_MAX)] = []
     """What was done, and by whom."""
-    workers: Annotated[list[_Text], Meta(max_length=NAMES_MAX)] = []
+    workers: Annotated[list[_Text], Meta(max_length=PAST_TEXTS_MAX)] = []
     """Which workers came and went."""
 
 
@@ -207,8 +209,11 @@ def _check(word: ClusterMessage) -> None:
         _check_heard(word.heard)
         return
     if isinstance(word, Past):
-        for queue in word.queues:
+        for queue, row in word.queues.items():
             parse_reference(queue)
+            texts = (*row.failures, *row.workers, *(text for mark in row.marks for text in mark))
+            if not all(map(str.isprintable, texts)):
+                raise BadInput("bad_parameter", "failures, marks and workers must be printable text")
         return
     _check_number(word.seq, "seq")
     if isinstance(word, Able):

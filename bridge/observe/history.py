@@ -17,8 +17,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, get_args
 import msgspec
 from msgspec import Meta
 
-from queuebell.bridge.contract.cluster import PastRow
-from queuebell.bridge.contract.event import TEXT_MAX
+from queuebell.bridge.contract.cluster import PAST_TEXT_MAX, PAST_TEXTS_MAX, PastRow
 from queuebell.bridge.contract.jobs import BOUNDS_S, OTHER, Spread
 from queuebell.bridge.contract.times import rfc3339
 from queuebell.bridge.contract.wire import MS_MAX
@@ -95,6 +94,8 @@ _WAITING, _LEFT, _LONGEST_MS = range(9, _WIDTH)
 _SUMS: Final = _WAITING
 """Columns before this one are sums."""
 _LONGER_MS: Final = 2.0**31
+_MOST: Final = 2.0**50
+"""Of any count; exact as it is saved."""
 
 
 class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,7 +200,7 @@ class _QueuePast:
                 values[begin : begin + _WIDTH] = array("f", more)
                 continue
             for column in range(_SUMS):
-                values[begin + column] += more[column]
+                values[begin + column] = min(values[begin + column] + more[column], _MOST)
             for column in (_WAITING, _LONGEST_MS):
                 values[begin + column] = max(values[begin + column], more[column])
             values[begin + _LEFT] = more[_LEFT]
@@ -242,7 +243,7 @@ class _QueuePast:
             if len(raw) != len(into) * into.itemsize:
                 raise ValueError("a row of another size")
             memoryview(into).cast("B")[:] = raw
-        if not all(0 <= value < 1e15 for value in past.values):
+        if not all(0 <= value <= _MOST for value in past.values):
             raise ValueError("a count out of range")
         past.failed_slot = kept.failed_slot
         past.marks.extend(kept.marks)
@@ -257,8 +258,8 @@ class _Untold:
     def __init__(self) -> None:
         self.row = [0.0] * _WIDTH
         self.failures: Counter[str] = Counter()
-        self.marks: deque[tuple[str, str]] = deque(maxlen=MARKS_MAX)
-        self.workers: deque[str] = deque(maxlen=MARKS_MAX)
+        self.marks: deque[tuple[str, str]] = deque(maxlen=PAST_TEXTS_MAX)
+        self.workers: deque[str] = deque(maxlen=PAST_TEXTS_MAX)
 
     def told(self) -> PastRow:
         numbers = {name: min(MS_MAX, round(value)) for name, value in zip(COLUMNS, self.row, strict=True) if value}
@@ -266,12 +267,11 @@ class _Untold:
             numbers.pop(name, None)
         if numbers.get("longest_ms", 0) >= _LONGER_MS:
             numbers["longest_ms"] = -1
-        failures = dict(self.failures.most_common(CLASSES_MAX))
+        failures = {_shown(name): count for name, count in self.failures.most_common(CLASSES_MAX)}
         if (rest := self.failures.total() - sum(failures.values())) > 0:
             failures[OTHER] = failures.get(OTHER, 0) + rest
-        marks = [(what[:TEXT_MAX], by[:TEXT_MAX]) for what, by in self.marks]
-        workers = [what[:TEXT_MAX] for what in self.workers]
-        return PastRow(**numbers, failures=failures, marks=marks, workers=workers)
+        marks = [(_shown(what), _shown(by)) for what, by in self.marks]
+        return PastRow(**numbers, failures=failures, marks=marks, workers=list(map(_shown, self.workers)))
 
 
 class History:
@@ -473,6 +473,13 @@ class History:
         if saved.version != 1:
             raise ValueError(f"version {saved.version}")
         self._queues = {name: _QueuePast.of(kept) for name, kept in list(saved.queues.items())[:QUEUES_MAX]}
+        _, rows, first = TIERS["5m"]
+        for past in self._queues.values():
+            for row in range(first, first + rows):
+                failed = [0.0] * _WIDTH
+                failed[_FAILED] = past.values[row * _WIDTH + _FAILED]
+                if failed[_FAILED]:
+                    self._all.add(past.slots[row], failed)
         self._marks.extend(saved.marks)
 
     def _new(self, queue: str, now: float) -> _QueuePast | None:
@@ -493,10 +500,16 @@ class History:
             if count <= events:
                 break
             del self._queues[old]
+            if self._untold is not None:
+                self._untold.pop(old, None)
             self._queues[name] = _QueuePast(now)
         self._others.clear()
         for past in self._queues.values():
             past.events = 0
+
+
+def _shown(text: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in text[:PAST_TEXT_MAX])
 
 
 def _longest_ms(spread: Spread) -> float:

@@ -50,7 +50,7 @@ from queuebell.bridge.core.commands import (
 from queuebell.bridge.core.settings import Periods
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.bridge.observe.facts import Fact, MemberRefused, Observer
-from queuebell.bridge.observe.history import History
+from queuebell.bridge.observe.history import CLOCKS_S, History
 from queuebell.bridge.observe.metrics import Metrics
 from queuebell.bridge.observe.slices import sliced
 from queuebell.bridge.observe.swallowed import swallow, swallowing
@@ -64,7 +64,7 @@ from queuebell.bridge.service.history_file import HistoryFile
 from queuebell.bridge.service.message_events import MessageEvents
 from queuebell.bridge.service.sessions import CHANNEL, BridgeSession, Flushes, LiveSessions
 from queuebell.bridge.service.shared_store import SharedStore
-from queuebell.bridge.service.state import content, status
+from queuebell.bridge.service.state import gauges, status
 from queuebell.bridge.service.state.answers import Cluster, ListenerState, QueueState, Readiness
 from queuebell.bridge.service.state.content import everything
 
@@ -131,7 +131,7 @@ class Bridge:
         )
         if isinstance(self.store, SharedStore):
             self.scheduler.engine_kind = self.store.kind
-        watch(
+        gauges.watch(
             self.metrics,
             self.scheduler,
             self.store,
@@ -323,7 +323,7 @@ class Bridge:
             coordinator.identity = lambda: served.identity
             # C8: either identity may be stale: a store can be emptied or replaced at the same address.
             self.observe(lambda fact: served.ask_again() if isinstance(fact, MemberRefused) else None)
-        watch_cluster(self.metrics, coordinator, self._clock)
+        gauges.watch_cluster(self.metrics, coordinator, self._clock)
         self.member = Membership(self, coordinator, link)
         return self.member
 
@@ -633,60 +633,6 @@ class Callbacks:
                 callback(queues)
 
 
-Clock = Callable[[], float]
-
-
-def watch(
-    metrics: Metrics, scheduler: WakeScheduler, store: ServedStore, now: Clock, webhook_queues: Callable[[], set[str]]
-) -> None:
-    """Register the gauges of every bridge."""
-    if isinstance(store, EmbeddedStore):
-        metrics.watch("queuebell_put_keys", "Remembered keys of puts", lambda: float(store.remembered))
-    metrics.watch(
-        "queuebell_receives_failing",
-        "Workers' queues whose receives fail",
-        lambda: float(status.failing(scheduler)),
-    )
-    metrics.watch(
-        "queuebell_queues_unknown",
-        "Queue names with announced work that were dropped for lack of space, since the start",
-        lambda: float(scheduler.pending.evicted_with_work),
-    )
-    metrics.watch(
-        "queuebell_store_up",
-        "1 while the store of the queue service works",
-        lambda: float(store.failure() is None),
-    )
-    metrics.watch_workers(lambda: status.scaled(scheduler))
-    metrics.watch_jobs(lambda: status.in_flight(scheduler))
-    metrics.watch_queues(lambda: status.queues(scheduler, now(), webhook_queues()))
-    metrics.watch_counts(lambda: content.held(scheduler, now()))
-
-
-def watch_cluster(metrics: Metrics, coordinator: Coordinator, now: Clock) -> None:
-    """Register the gauges of a cluster member."""
-    metrics.watch(
-        "queuebell_cluster_members",
-        "Reachable bridges of the cluster, including this one",
-        lambda: float(1 + len(coordinator.members.peers)),
-    )
-    metrics.watch(
-        "queuebell_cluster_alone",
-        "1 while this bridge acts as if it were the only one",
-        lambda: float(coordinator.members.alone(coordinator.at(now()))),
-    )
-    metrics.watch(
-        "queuebell_cluster_refused",
-        "Bridges that send on the cluster's subjects but are not members",
-        lambda: float(len(coordinator.members.refused)),
-    )
-    metrics.watch(
-        "queuebell_cluster_deferred",
-        "Queues that wait for another bridge's check",
-        lambda: float(len(coordinator.deferred)),
-    )
-
-
 log = logging.getLogger("queuebell.bridge")
 
 TELL_S: Final = 5.0
@@ -758,13 +704,22 @@ class Membership:
             self._bridge.drive()
 
     async def _tell_history(self) -> None:
+        away = 0
         while True:
-            with swallowing(CLUSTER_LINK):
-                step, queues = self._bridge.history.take()
-                for part in sliced(queues.items(), PAST_QUEUES_MAX):
-                    self.link.broadcast(Past(boot=self._bridge.boot, step=step, queues=dict(part)))
-                    await asyncio.sleep(0)
+            # What others hear later than that would be shown at a wrong time.
+            away = 0 if self.link.shares else away + 1
+            if away * TELL_S > CLOCKS_S:
+                self._bridge.history.take()
+            elif not away:
+                self.tell_history()
             await asyncio.sleep(TELL_S)
+
+    def tell_history(self) -> None:
+        """Tell the others what happened here since the last time."""
+        with swallowing(CLUSTER_LINK):
+            step, queues = self._bridge.history.take()
+            for part in sliced(queues.items(), PAST_QUEUES_MAX):
+                self.link.broadcast(Past(boot=self._bridge.boot, step=step, queues=dict(part)))
 
     async def hand_over_queues(self, until: float) -> None:
         """Send due pending work to the other members; return when the broker has it, or at ``until`` (C7)."""
@@ -785,6 +740,7 @@ class Membership:
             self.coordinator.handed_over(self._bridge.now())
             self._bridge.drive()
         self._handed_over = True
+        self.tell_history()
 
     def hand_over_without_waiting(self) -> None:
         """Send the handover without waiting for the broker, unless it was sent before."""

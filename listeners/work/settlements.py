@@ -152,6 +152,7 @@ class Settlements:
     async def _run(self, calls: CallQueue) -> None:
         me = asyncio.current_task()
         calls.fresh -= 1
+        pause, early = 0.0, False
         try:
             while numbers := list(islice((n for n in calls.waiting if n not in self._busy), self._most)):
                 items = [calls.waiting.pop(number) for number in numbers]
@@ -174,24 +175,29 @@ class Settlements:
                 # Items in the other queue may have waited for these messages' new receipts.
                 self._open(self._settling if calls.renews else self._renewing)
                 if failed:
-                    await self._pause(calls.backoff.miss(self._draw))
+                    # A try that came early makes no later one wait longer.
+                    pause = pause if early else calls.backoff.miss(self._draw)
+                    early = await self._pause(pause)
                 else:
                     calls.backoff.hit()
+                    early = False
         finally:
             # In the same tick as the last check of what waits: an `add` after this makes a new task. What waits for a
             # message in flight is taken by that call's task, which checks both queues after its answer.
             if me is not None:
                 calls.tasks.discard(me)
 
-    async def _pause(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> bool:
+        """Wait, and return whether it was less because the store was heard."""
         back = self._back
         if back is None:  # it answered, and refused for now
             await asyncio.sleep(seconds)
-            return
+            return False
         await asyncio.sleep(min(LEAST_S, seconds))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds - LEAST_S):
-                await back.wait()
+                return await back.wait()
+        return False
 
     async def _settle_each(self, items: list[Item]) -> list[Item]:
         """Settle one by one, so that an item which cannot be settled costs no other."""

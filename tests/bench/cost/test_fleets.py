@@ -19,26 +19,12 @@ HOUR = Day(3600.0)
 SMALL = Day(900.0, 2.0, (Burst(100.0, 100), Burst(500.0, 30)))
 
 
-def test_an_hour_of_polling() -> None:
-    """A thread that polls each second makes 3,600 receives in an idle hour, and nothing else."""
-    hour = play("polling", HOUR, 1, 1)
-    assert (hour.misses, hour.hits, hour.puts, hour.deletes) == (3600, 0, 0, 0)
-    assert hour.at_rest_s == 3600.0
-
-
 @pytest.mark.parametrize("threads", [1, 7, 40])
 def test_an_idle_hour_of_push(threads: int) -> None:
     """A queue elsewhere costs the whole fleet at most 67 receives, however many they are, and a queue's birth (I2)."""
     hour = play("push", HOUR, threads, 1)
     assert 54 <= hour.misses <= 67
-    assert hour.wakes["resync"] == 1
-    assert hour.misses == sum(hour.wakes.values())
-
-
-def test_an_idle_hour_of_an_own_queue() -> None:
-    """An own queue costs nothing (O5)."""
-    hour = play("own", HOUR, 20, 1)
-    assert (hour.transactions, hour.wakes) == (0, {})
+    assert hour.wakes["resync"] == 1 and hour.misses == sum(hour.wakes.values())
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -50,8 +36,6 @@ def test_all_work_is_done_once(name: str) -> None:
     assert done.listeners == (1 if POLICIES[name].slots > 1 else 10)
     assert done.first.count == 2
     assert done.latency.max_s >= 100 * 1.0 / 10, "ten slots cannot have been at it faster"
-    assert done == play(name, SMALL, 10, 3), "the same seed, the same day"
-    assert done.first != play(name, SMALL, 10, 4).first or POLICIES[name].scheduler != "none"
 
 
 def test_the_white_papers_sums() -> None:

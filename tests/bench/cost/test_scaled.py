@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import random
 
-import msgspec
 import pytest
 
 from bench.cost.crew import play
 from bench.cost.day import Burst, Day
 from bench.cost.policy import POLICIES
 from bench.cost.scaled import ScaledFleet
-from queuebell.listeners.scaling.scaled_queue import ScaledQueue
-from queuebell.listeners.wake.table import Command
-
-# Private: `_take_waiting`: the test plants a fault there.
 
 IDLE_S = 60.0
 FROM_ZERO = [name for name, policy in POLICIES.items() if policy.from_zero]
@@ -86,17 +81,3 @@ def test_a_put_after_the_last_worker_ended_waits_for_a_start_only(name: str) -> 
     assert done.puts == done.deletes == 60
     assert done.first.max_s <= TRICKLE.start_s + 0.1
     assert done.counts <= 3 * sum(done.wakes.values()), "no storm of counts for it"
-
-
-def test_a_pause_that_outlives_its_reason_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scaler that takes each cover for too old, and never asks again why it pauses, has puts wait."""
-    take = ScaledQueue._take_waiting
-
-    def late(self: ScaledQueue, now: float) -> list[Command]:
-        if self._waits is not None:
-            self._waits = msgspec.structs.replace(self._waits, came_at=now)
-        return take(self, now)
-
-    monkeypatch.setattr(ScaledQueue, "_take_waiting", late)
-    monkeypatch.setattr(ScaledQueue, "_pauses_in_vain", lambda self: False)
-    assert watched("rough-32", TRICKLE, 70).run().first.max_s > 10.0

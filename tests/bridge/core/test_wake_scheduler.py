@@ -487,16 +487,22 @@ def test_a_welcome_tells_what_differs_and_nothing_else() -> None:
     assert tuned.store_call_ms == 4000
 
 
-def test_a_cover_begun_before_a_release_does_not_settle_it() -> None:
-    """L7: the owner's empty receive is older than the other's release; its cover must not end the debt."""
-    rig = Rig()
+def owned(rig: Rig) -> tuple[int, int, int]:
+    """Trigger a queue of two sessions; return the one that has its wake, the other, and the generation."""
     first, second = rig.join(), rig.join()
     rig.settle_hello(first)
     rig.wakes(second)
     rig.trigger()
     owner = rig.work().owner
-    other = second if owner == first else first
+    assert owner is not None
     (gen,) = rig.gens(owner)
+    return owner, second if owner == first else first, gen
+
+
+def test_a_cover_begun_before_a_release_does_not_settle_it() -> None:
+    """L7: the owner's empty receive is older than the other's release; its cover must not end the debt."""
+    rig = Rig()
+    owner, other, gen = owned(rig)
     rig.started(owner, gen)
     rig.more(other, depth=1)
     rig.cover(owner, gen)
@@ -507,13 +513,7 @@ def test_a_cover_begun_before_a_release_does_not_settle_it() -> None:
 def test_a_more_for_a_wake_that_met_no_slot_marks_nothing() -> None:
     """I2: what is owed stays owed at its own generation, and a queue that was covered meanwhile stays clean."""
     rig = Rig()
-    first, second = rig.join(), rig.join()
-    rig.settle_hello(first)
-    rig.wakes(second)
-    rig.trigger()
-    owner = rig.work().owner
-    other = second if owner == first else first
-    (gen,) = rig.gens(owner)
+    owner, other, gen = owned(rig)
     rig.more(owner, unannounced=False)
     assert rig.work().gen == gen
     assert rig.gens(other) == [gen]

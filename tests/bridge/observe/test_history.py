@@ -208,13 +208,14 @@ async def test_a_restart_keeps_it(tmp_path: pathlib.Path, caplog: pytest.LogCapt
     await kept.read()
     kept.start()
     first(QueueMoved(Q, 1, 0, 7, 0, 0))
+    first(ended(Late=3))
     await kept.stop()
     assert file.stat().st_mode & 0o777 == 0o600
     second = History()
     again = HistoryFile(tmp_path / "history.msgpack", second)
     await again.read()
     again.start()
-    assert [row.put for row in second.read(Q, "7d").rows] == [7]
+    assert [row.put for row in second.read(Q, "7d").rows] == [7] and second.failed() == second.failed(Q) == 3
     await again.stop()
     whole = file.read_bytes()
     newer = msgspec.msgpack.encode(msgspec.structs.replace(at_once(first.save()), version=2))

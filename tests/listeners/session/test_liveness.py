@@ -49,9 +49,7 @@ def test_only_the_echo_of_our_own_heartbeats_keeps_the_bridge_alive() -> None:
     liveness.beat(106.0)
     assert liveness.echoed(106.2, 106_000, 100) == pytest.approx(106.1)
     assert liveness.latency_s == pytest.approx(0.1)
-    assert not liveness.dead(121.0)
-    assert liveness.dead(121.2)
-    assert not liveness.welcomed
+    assert not liveness.dead(121.0) and liveness.dead(121.2) and not liveness.welcomed
 
 
 def test_echoes_that_cannot_be_ours_are_ignored() -> None:
@@ -88,13 +86,3 @@ def test_an_echo_that_comes_late_proves_the_bridge_alive_when_it_was_sent() -> N
     assert liveness.latency_s == pytest.approx(10.0)
     assert not liveness.dead(120.9)
     assert liveness.dead(121.0)
-
-
-def test_before_a_welcome_it_stands_at_the_defaults() -> None:
-    """Nothing is degraded as yet, H is 5 s however few sessions there are, and no latency is known."""
-    liveness = Liveness(100.0)
-    assert (liveness.beat_s, liveness.latency_s, liveness.degraded) == (5.0, 0.0, False)
-    liveness.set_session_count(100.0, 1)
-    assert liveness.beat_s == 5.0
-    liveness.set_session_count(100.0, 10_000)
-    assert liveness.beat_s == 25.0

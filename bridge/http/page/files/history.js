@@ -70,7 +70,7 @@ export function history(left, queue, path) {
       rows.update(past.rows.map((item) => [item.at, { ...item, step: past.step_s }]).reverse());
       put(told, !past.kept ? "No history is kept of this queue: nothing has happened, or 500 others are busier." : `Since ${clock(past.since, 900)}; before, nothing is known. Steps of ${lasted(1000 * past.step_s)}.`);
       const sum = (name) => past.rows.reduce((total, row) => total + (row[name] ?? 0), 0);
-      const seconds = Math.max(0, Math.min((newest + 1) * past.step_s - Date.parse(past.since) / 1000, SECONDS[shown]));
+      const seconds = Math.max(0, Math.min((Date.parse(past.now) - Date.parse(past.since)) / 1000, SECONDS[shown]));
       put(saved, `${number(sum("receives"))} receives and wakes with messages, ${number(sum("empty"))} of them empty; one worker that asks every second would have made ${whole.format(Math.round(seconds))} (computed).`);
     });
   };

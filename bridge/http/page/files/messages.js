@@ -125,17 +125,19 @@ export function messages(left, queue, path) {
   const named = make("input", { maxlength: "128", spellcheck: "false" });
   const wait = make("input", { type: "number", min: "0", max: "604800", value: "0" });
   const send = make("button", { "data-change": true }, "Put");
-  const form = make("form", {}, make("label", {}, "Body", body), make("div", { class: "tools" }, make("label", {}, "Id, if it must not be put twice ", named), make("label", {}, "Delay in seconds ", wait), send));
+  const sent = make("span", { role: "status" });
+  const form = make("form", {}, make("label", {}, "Body", body), make("div", { class: "tools" }, make("label", {}, "Id, if it must not be put twice ", named), make("label", {}, "Delay in seconds ", wait), send, sent));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     send.disabled = true; // until it is answered: a second click puts nothing
     change("putting a message", async () => {
-      put(did, "");
+      put(sent, "");
       const message = { body: body.value, visible_after_ms: Math.round(1000 * wait.valueAsNumber || 0) };
       const answer = named.value.trim()
         ? await ask("PUT", `${path}/messages/${encodeURIComponent(named.value.trim())}`, message, "application/vnd.queuebell.message+json")
         : await ask("POST", `${path}/messages`, { messages: [message] });
-      put(did, answer ? `Put message ${answer.messages[0].id}.` : "This id was put before, and stays used for a while: nothing has changed.");
+      put(sent, answer ? `Put message ${answer.messages[0].id}.` : "This id was put before, and stays used for a while: nothing has changed.");
+      if (!named.value.trim()) body.value = ""; // pressed again it would put a copy
       if (shown) load(places);
     }).finally(arm);
   });

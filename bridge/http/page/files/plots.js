@@ -73,7 +73,7 @@ export function plot(key, title, unit, names, share = null) {
       line.setAttribute("d", path);
       if (which === 0) under.setAttribute("d", share ? band(points, x, y) : last ? `${area}V98` : "");
     });
-    put(top, highest > 0 ? unit(highest) : "");
+    put(top, highest > 0 ? unit(highest) + (share ? " (log scale)" : "") : "");
     const newest = points.at(-1);
     values.forEach((place, i) => put(place, newest && newest.values[i] !== null ? unit(newest.values[i]) : "–"));
     put(most, highest > 0 ? `highest ${unit(highest)}` : "nothing yet");
@@ -100,14 +100,17 @@ export function within(bounds, was, now) {
   return [0.5, 0.99].map((share) => (all > 0 ? 1000 * bounds[Math.min(counts.findIndex((value) => value >= share * all), bounds.length - 1)] : null));
 }
 
-// What happened in each second between two views, of counters that only grow; null where a bridge restarted.
-export function between() {
-  let before = null;
+// What happened in each second between two views, of counters that only grow; null where a bridge restarted, and for
+// views that follow each other at once. With `over` it is that of so many seconds: workers tell what they did seldom.
+export function between(over = 0.5) {
+  let seen = [];
   return (counters) => {
-    const at = performance.now();
-    const was = before;
-    before = { at, counters };
-    if (!was || at <= was.at || counters.some((value, i) => value < was.counters[i])) return null;
-    return counters.map((value, i) => (1000 * (value - was.counters[i])) / (at - was.at));
+    const at = performance.now() / 1000;
+    if (seen.length && counters.some((value, i) => value < seen.at(-1).counters[i])) seen = [];
+    const was = seen.findLast((each) => at - each.at >= over) ?? seen[0];
+    if (!seen.length || at - seen.at(-1).at >= 0.5) seen.push({ at, counters });
+    while (seen.length > 2 && at - seen[1].at > over) seen.shift();
+    if (!was || at - was.at < 0.5) return null;
+    return counters.map((value, i) => (value - was.counters[i]) / (at - was.at));
   };
 }

@@ -6,6 +6,8 @@ import { watch } from "./told.js";
 
 const main = document.getElementById("main");
 const CHIPS = { all: "All", trouble: "In trouble", buried: "Dead letters", paused: "Paused" };
+const SORTS = ["trouble", "name", "waiting", "leased", "buried", "listeners", "triggers", "receives"];
+const TOLD_S = 30; // workers tell what they did every 10 s
 const FIRST = { filter: "", only: "all", sort: "trouble", first: "0", more: "" };
 
 const queueLink = {
@@ -36,7 +38,8 @@ function dead(cell, item) {
 }
 
 export function queuesView(left, asked) {
-  let wanted = { ...FIRST, ...Object.fromEntries([...asked].filter(([name]) => name in FIRST)) };
+  const can = { filter: (text) => text.length <= 200, only: (text) => text in CHIPS, sort: (text) => SORTS.includes(text), first: (text) => /^\d{1,7}$/.test(text), more: (text) => text === "1" };
+  let wanted = { ...FIRST, ...Object.fromEntries([...asked].filter(([name, value]) => can[name]?.(value))) };
   const sums = numbers(["in trouble", "waiting", "oldest", "running", "failed (5 min)", "dead letters", "workers"]);
   const flow = rates("flow", "Each second", ["receives", "puts and triggers"]);
   const waits = spans("waits", "From trigger to wake");
@@ -53,8 +56,8 @@ export function queuesView(left, asked) {
       count("Oldest", (item) => span(item.waiting_ms)),
       count("Running", (item) => some(number(item.leased, item.at_least)), { sort: "leased", roomy: true }),
       count("Longest handler", (item) => span(item.running_ms), { rest: true }),
-      count("Done each second", (item) => (rateOf(item, 2) ? perSecond(rateOf(item, 2)) : ""), { roomy: true }),
-      count("Failed (5 min)", (item) => some(whole.format(item.failed_5m ?? 0))),
+      count("Done each second", (item) => (each.get(item.queue)?.done?.[0] ? perSecond(each.get(item.queue).done[0]) : ""), { roomy: true }),
+      count("Failed (5 min)", (item) => some(whole.format(item.failed_5m ?? 0)), { roomy: true }),
       { title: "Dead letters", number: true, sort: "buried", show: dead },
       count("Workers", (item) => some(whole.format(item.listeners)), { sort: "listeners", roomy: true }),
       count("Triggers", withRate("triggers", 0), { sort: "triggers", rest: true }),
@@ -88,8 +91,9 @@ export function queuesView(left, asked) {
     const { more, ...query } = wanted;
     watch(`/v1/watch?${new URLSearchParams(query)}`, (view) => {
       for (const row of view.rows) {
-        const known = each.get(row.queue) ?? { rate: between() };
-        known.now = known.rate([row.triggers, row.receives, row.handled - row.failed]);
+        const known = each.get(row.queue) ?? { rate: between(), rated: between(TOLD_S) };
+        known.now = known.rate([row.triggers, row.receives]);
+        known.done = known.rated([row.handled - row.failed]);
         each.set(row.queue, known);
       }
       if (each.size > 10 * ROWS) each.clear();

@@ -39,7 +39,7 @@ DEAF = 8
 """Of exceptions alone: a seed whose exceptions meet a batch with the flush of a session."""
 CHUNK = 12
 TRACES = {
-    "--seed 3 --store own --channel wire": "0d415cf9250d3c8df02cefd85bb9050cdcf89d3c880ee4593ccd5ef9c99702c2",
+    "--seed 3 --store own --channel wire": "1cc3ee7748466742480257dd742f9cd1fe793c622df359e9a953c65321aba289",
     "--seed 7 --store elsewhere --channel broker": "a00140e60f5166046e1faff05e527b504ff82d94b75b2f9b321267c90a45d0c0",
     "--seed 2 --store own --channel broker --auth": "a63190bf7953878808e31be08d27fef53e2f2a73b8658757779c552e0b958661",
 }

@@ -28,7 +28,7 @@ export function buried(left, queue, path, asked) {
   const picks = picker(changes, ["Replay", "", (items) => begin("replay", ids(items))], ["Discard", "danger", (items) => ifSure("discard", `${whole.format(items.length)} messages`, ids(items))]);
   const list = table("Dead letters", [
     picks.column,
-    text("Message", (item) => plain(item.id)),
+    text("Message", (item) => plain(item.id), { roomy: true }),
     {
       title: "Reason",
       name: true,
@@ -39,9 +39,9 @@ export function buried(left, queue, path, asked) {
         cell.append(more);
       },
     },
-    count("Attempts", (item) => whole.format(item.burial ? item.burial.attempts : item.dequeue_count)),
+    count("Attempts", (item) => whole.format(item.burial ? item.burial.attempts : item.dequeue_count), { roomy: true }),
     count("Times dead-lettered", (item) => whole.format(item.burial?.burials ?? 1), { rest: true }),
-    count("Dead-lettered", (item) => `${span(item.age_ms)} ago`),
+    count("Dead-lettered", (item) => `${span(item.age_ms)} ago`, { roomy: true }),
     {
       title: "",
       begin: (cell, item) =>

@@ -15,12 +15,12 @@ const HELD = {
 export function listenersView(left) {
   const list = table("Listeners", [
     text("Listener", (item) => plain(item.listener), { name: true, sort: "name" }),
-    text("Kind", (item) => item.kind ?? "subscriber"),
-    text("Over", (item) => item.channel),
+    text("Kind", (item) => item.kind ?? "subscriber", { roomy: true }),
+    text("Over", (item) => item.channel, { roomy: true }),
     { title: "Queues", show: (cell, item) => showQueues(cell, item.queues) },
-    count("Free", (item) => free(item)),
+    count("Free", (item) => free(item), { roomy: true }),
     count("Connected", (item) => (item.connected_s === undefined ? "" : span(1000 * item.connected_s)), { rest: true }),
-    count("Last heartbeat", (item) => (item.silent_s === undefined ? "" : `${span(1000 * item.silent_s)} ago`)),
+    count("Last heartbeat", (item) => (item.silent_s === undefined ? "" : `${span(1000 * item.silent_s)} ago`), { roomy: true }),
     {
       title: "State",
       sort: "trouble",

@@ -32,9 +32,9 @@ export function messages(left, queue, path) {
         cell.append(more);
       },
     },
-    text("State", (item) => STATES[item.state] ?? plain(item.state)),
+    text("State", (item) => STATES[item.state] ?? plain(item.state), { roomy: true }),
     count("Delay or lease left", (item) => span(item.visible_in_ms), { rest: true }),
-    count("Attempts", (item) => whole.format(item.dequeue_count)),
+    count("Attempts", (item) => whole.format(item.dequeue_count), { roomy: true }),
     text("Put at", (item) => new Date(item.inserted_at).toLocaleString([], { dateStyle: "short", timeStyle: "medium" }), { rest: true }),
     text("Body", (item) => plain(item.body ?? "bytes", 60), { name: true }),
     {
@@ -80,6 +80,8 @@ export function messages(left, queue, path) {
     if (!id.value.trim()) return;
     const mine = ++loads;
     for (const [, tab] of tabs) tab.ariaPressed = "false";
+    list.element.hidden = true; // what was found before
+    put(told, "");
     change("finding a message", async () => {
       let found = await ask("GET", `${path}/messages/${encodeURIComponent(id.value.trim())}`).catch(refused);
       const poison = queue + POISON;

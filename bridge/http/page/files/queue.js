@@ -37,29 +37,29 @@ export function queueView(left, queue, asked) {
   const beforehand = spans(`${queue} beforehand`, "From put to the first attempt");
   const atWork = table("Long-running", [
     text("Listener", (item) => plain(item.listener), { name: true }),
-    text("Message", (item) => plain(item.id)),
+    text("Message", (item) => plain(item.id), { roomy: true }),
     count("Attempt", (item) => whole.format(item.attempt)),
     count("Running for", (item) => span(item.ms)),
   ]);
   const running = make("div", { hidden: true }, make("h2", {}, "Long-running"), atWork.element);
   const jobs = table("Handlers", [
     text("Handler", (item) => plain(item.name), { name: true }),
-    count("At work", (item) => whole.format(item.jobs.in_flight ?? 0)),
-    ...Object.entries({ done: "Done", retried: "Retried", failed: "Failed", buried: "Dead-lettered", lost: "Lost" }).map(([what, title]) => count(title, (item) => whole.format(item.jobs.outcomes?.[what] ?? 0))),
-    count("Half within", (item) => span(within(BOUNDS_S, upTo(), upTo(item.jobs.handling))[0])),
-    count("99 of 100", (item) => span(within(BOUNDS_S, upTo(), upTo(item.jobs.handling))[1])),
+    count("At work", (item) => whole.format(item.jobs.in_flight ?? 0), { roomy: true }),
+    ...Object.entries({ done: "Done", retried: "Retried", failed: "Failed", buried: "Dead-lettered", lost: "Lost" }).map(([what, title]) => count(title, (item) => whole.format(item.jobs.outcomes?.[what] ?? 0), { roomy: what !== "done" && what !== "buried" })),
+    count("Half within", (item) => span(within(BOUNDS_S, upTo(), upTo(item.jobs.handling))[0]), { roomy: true }),
+    count("99 of 100", (item) => span(within(BOUNDS_S, upTo(), upTo(item.jobs.handling))[1]), { roomy: true }),
     text("Failures", (item) => Object.entries(item.jobs.failures ?? {}).map(([name, n]) => `${plain(name, 64)} ${whole.format(n)}`).join(", ")),
   ]);
   const sessions = table("Sessions", [
     text("Listener", (item) => plain(item.listener), { name: true }),
-    text("Over", (item) => item.channel),
+    text("Over", (item) => item.channel, { roomy: true }),
     count("Free", (item) => `${item.free} of ${item.capacity}`),
     text("Next wake", (item) => (item.gets ? "yes" : "no")),
     text("Why", (item) => item.detail, { name: true }),
   ], { none: "No listener at this bridge." });
   const others = table("Other subscribers", [
     text("Who", (item) => plain(item.listener), { name: true }),
-    text("Over", (item) => item.channel),
+    text("Over", (item) => item.channel, { roomy: true }),
     text("How", (item) => plain(item.detail), { name: true }),
   ]);
   const pause = make("button", { type: "button", disabled: true }, "Pause");

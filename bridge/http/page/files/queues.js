@@ -52,7 +52,7 @@ export function queuesView(left, asked) {
     "Queues",
     [
       { title: "Queue", sort: "name", ...queueLink },
-      count("Waiting", (item) => some(waiting(item)), { sort: "waiting" }),
+      count("Waiting", (item) => [some(waiting(item)), item.delayed ? `${whole.format(item.delayed)} later` : ""].filter(Boolean).join(", "), { sort: "waiting" }),
       count("Oldest", (item) => span(item.waiting_ms)),
       count("Running", (item) => some(number(item.leased, item.at_least)), { sort: "leased", roomy: true }),
       count("Longest handler", (item) => span(item.running_ms), { rest: true }),

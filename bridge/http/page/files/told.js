@@ -74,24 +74,22 @@ export async function poll(what, doIt) {
 // not allowed any more.
 const UNDO_MS = 8000;
 const undoing = document.getElementById("undoing");
-let pending = null; // the words of what is to be done, and how to do it now
+const pending = new Set(); // the words of what can still be undone
 
 export function undoable(words, what, doIt) {
-  if (pending?.words === words) return; // the second of two quick clicks
-  pending?.now();
-  const timer = setTimeout(now, UNDO_MS);
-  const mine = (pending = { words, now });
-  function stop() {
+  if (pending.has(words)) return; // the second of two quick clicks
+  pending.add(words);
+  const timer = setTimeout(() => {
+    stop();
+    if (changes.checked) change(what, doIt);
+  }, UNDO_MS);
+  const stop = () => {
     clearTimeout(timer);
-    if (pending !== mine) return false;
-    pending = null;
-    undoing.replaceChildren();
-    return true;
-  }
-  function now() {
-    if (stop() && changes.checked) change(what, doIt);
-  }
-  undoing.replaceChildren(`In ${UNDO_MS / 1000} seconds ${words}. `, make("button", { type: "button", onclick: stop }, "Undo"));
+    pending.delete(words);
+    line.remove();
+  };
+  const line = make("span", {}, `In ${UNDO_MS / 1000} seconds ${words}. `, make("button", { type: "button", onclick: stop }, "Undo"));
+  undoing.append(line);
 }
 
 // One stream at a time. It comes again by itself, at first at once and later every ten seconds.

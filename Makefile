@@ -17,14 +17,15 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-system test-long test-all test-fresh check bench peers mutants lock release site clean
+.PHONY: help demo test test-rest test-system test-long test-celery test-all test-fresh check bench peers mutants lock release site clean
 
 help:
 	@echo "make demo         set up and run the demonstration: real work, real processes, one killed half-way"
-	@echo "make test         the tests that every change needs: two to three minutes on two cores"
+	@echo "make test         the tests that every change needs: three minutes on two fast cores, six on slow ones"
 	@echo "make test-rest    all other tests that need nothing but this checkout, and a sample of the mutants"
 	@echo "make test-system  the tests that need a system package"
 	@echo "make test-long    minutes more: what make test-rest shows, with other seeds"
+	@echo "make test-celery  Celery's own tests with each of its pools, on our transport; needs redis-server"
 	@echo "make test-all     hours: every interleaving of larger worlds, thousands of stories"
 	@echo "make test-fresh   with SUITE=trixie: make demo and make test in a bare root of Debian; needs root and debootstrap"
 	@echo "make mutants      change one thing at a time and see whether a test notices; ARGS=contract for one room"
@@ -54,6 +55,10 @@ test-rest: $(VENV)/dev.stamp
 # Minutes more: what repeats with other seeds what `make test-rest` shows.
 test-long: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest $(SPREAD) -m long $(ARGS)
+
+# A quarter of an hour: its workers wait for each other most of the time.
+test-celery: $(VENV)/dev.stamp
+	@$(BIN)/python -m pytest -n 0 -m "" tests/queuebell/frameworks/celery $(ARGS)
 
 # Hours: every interleaving of larger worlds, thousands of stories.
 test-all: test test-rest test-long

@@ -36,7 +36,7 @@ EXCEPT: Final = {
 """Product files that no room has, and why."""
 
 _QUEUES: Final = "tests/conformance/test_queues.py"
-_EXPLORED: Final = tuple(f"tests/exploration/test_{name}.py" for name in ("walks", "mutants", "empty_queue", "fleet"))
+_EXPLORED: Final = tuple(f"tests/exploration/test_{name}.py" for name in ("walks", "mutants", "empty_queue"))
 
 
 def _room(name: str, files: str, tests: str, *more: str, marks: str = IN_PROCESS, processes: bool = False) -> Room:

@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo         set up and run the demonstration: real work, real processes, one killed half-way"
-	@echo "make test         the tests that every change needs: three minutes on two fast cores, six on slow ones"
+	@echo "make test         the tests that every change needs: three minutes on two fast cores, seven on slow ones"
 	@echo "make test-rest    all other tests that need nothing but this checkout, and a sample of the mutants"
 	@echo "make test-system  the tests that need a system package"
 	@echo "make test-long    minutes more: what make test-rest shows, with other seeds"

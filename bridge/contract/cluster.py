@@ -132,7 +132,7 @@ class PastRow(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     failures: Annotated[dict[_Text, _Count], Meta(max_length=PAST_TEXTS_MAX + 1)] = {}
     """Failed attempts by class."""
     marks: Annotated[list[tuple[_Text, _Text]], Meta(max_length=PAST_TEXTS_MAX)] = []
-    """What was done, and by whom."""
+    """An action, and the principal who did it."""
     workers: Annotated[list[_Text], Meta(max_length=PAST_TEXTS_MAX)] = []
     """Which workers came and went."""
 

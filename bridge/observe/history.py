@@ -250,7 +250,7 @@ class _QueuePast:
         return past
 
 
-class _Untold:
+class _Unsent:
     """What happened on a queue here since the last `History.take`."""
 
     __slots__ = ("failures", "marks", "row", "workers")
@@ -261,7 +261,7 @@ class _Untold:
         self.marks: deque[tuple[str, str]] = deque(maxlen=PAST_TEXTS_MAX)
         self.workers: deque[str] = deque(maxlen=PAST_TEXTS_MAX)
 
-    def told(self) -> PastRow:
+    def row_to_send(self) -> PastRow:
         numbers = {name: min(MS_MAX, round(value)) for name, value in zip(COLUMNS, self.row, strict=True) if value}
         for name in ("waiting", "left"):  # of queues of this bridge, which no other has
             numbers.pop(name, None)
@@ -292,7 +292,7 @@ class History:
         self._queues: dict[str, _QueuePast] = {}
         self._all = _QueuePast(0.0)
         """Failures of all queues, since the start."""
-        self._untold: dict[str, _Untold] | None = None
+        self._unsent: dict[str, _Unsent] | None = None
         self._others: dict[str, int] = {}
         self._review_at = clock() + _REVIEW_S
         self._marks: deque[tuple[float, str, str]] = deque(maxlen=MARKS_MAX)
@@ -346,8 +346,8 @@ class History:
             self._all.at(now // _STEP_S)[_FAILED] += sum(more.failures.values())
             if rows:
                 self._queues[fact.queue].fail(now, more.failures)
-                if self._untold is not None:
-                    self._untold_of(fact.queue).failures.update(more.failures)
+                if self._unsent is not None:
+                    self._unsent_of(fact.queue).failures.update(more.failures)
 
     def _rows(self, queue: str, *, new: bool = True) -> Sequence[list[float]]:
         """Return the rows to be added to: that of the current 5 seconds, and what others have not been told.
@@ -366,24 +366,24 @@ class History:
         past.events += 1
         slot = now // _STEP_S
         row = past.current if slot == past.slot else past.at(slot)
-        return (row,) if self._untold is None else (row, self._untold_of(queue).row)
+        return (row,) if self._unsent is None else (row, self._unsent_of(queue).row)
 
-    def _untold_of(self, queue: str) -> _Untold:
-        assert self._untold is not None
-        return self._untold.setdefault(queue, _Untold())
+    def _unsent_of(self, queue: str) -> _Unsent:
+        assert self._unsent is not None
+        return self._unsent.setdefault(queue, _Unsent())
 
     def take(self) -> tuple[int, dict[str, PastRow]]:
         """Return what happened here since the last call, and the number of the current 5 seconds; first nothing."""
-        taken, self._untold = self._untold or {}, {}
-        return int(self._clock()) // _STEP_S, {queue: untold.told() for queue, untold in taken.items()}
+        taken, self._unsent = self._unsent or {}, {}
+        return int(self._clock()) // _STEP_S, {queue: unsent.row_to_send() for queue, unsent in taken.items()}
 
-    def hear(self, step: int, told: Mapping[str, PastRow]) -> None:
+    def add_past(self, step: int, rows: Mapping[str, PastRow]) -> None:
         """Add what happened at another member; as if it were now if its clock is ahead, or over a minute behind."""
         now = self._clock()
         here = int(now) // _STEP_S
         if not here - CLOCKS_S // _STEP_S <= step <= here:
             step = here
-        for queue, more in told.items():
+        for queue, more in rows.items():
             past = self._queues.get(queue) or self._new(queue, now)
             row = [float(getattr(more, name, 0)) for name in COLUMNS]
             row[_LONGEST_MS] = _LONGER_MS if more.longest_ms < 0 else row[_LONGEST_MS]
@@ -404,8 +404,8 @@ class History:
         if past is not None or not queue:
             (self._marks if past is None else past.marks).append((now, what, by))
             self.changed = True
-        if past is not None and self._untold is not None:
-            self._untold_of(queue).marks.append((what, by))
+        if past is not None and self._unsent is not None:
+            self._unsent_of(queue).marks.append((what, by))
 
     def _mark_all(self, queues: Iterable[str], what: str) -> None:
         """Mark the queues that have a history; many workers push out only each other."""
@@ -414,8 +414,8 @@ class History:
             past = self._queues.get(queue)
             if past is not None:
                 past.workers.append((now, what, ""))
-                if self._untold is not None:
-                    self._untold_of(queue).workers.append(what)
+                if self._unsent is not None:
+                    self._unsent_of(queue).workers.append(what)
 
     def __contains__(self, queue: str) -> bool:
         """Return whether anything is known of a queue."""
@@ -500,8 +500,8 @@ class History:
             if count <= events:
                 break
             del self._queues[old]
-            if self._untold is not None:
-                self._untold.pop(old, None)
+            if self._unsent is not None:
+                self._unsent.pop(old, None)
             self._queues[name] = _QueuePast(now)
         self._others.clear()
         for past in self._queues.values():

@@ -697,7 +697,7 @@ class Membership:
         """Handle another bridge's message, already decoded and checked."""
         if isinstance(message, Past):
             if message.boot in self.coordinator.members.peers:
-                self._bridge.history.hear(message.step, message.queues)
+                self._bridge.history.add_past(message.step, message.queues)
         elif not self._bridge.stopped:
             self._bridge.notice_suspend()
             self.coordinator.on_message(self._bridge.now(), message)

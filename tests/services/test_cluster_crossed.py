@@ -281,7 +281,7 @@ async def test_delayed_puts_through_a_door(tmp_path: Path, url: str) -> None:
 
 @pytest.mark.system
 async def test_pause_at_one_bridge_and_resume_at_another(tmp_path: Path, url: str) -> None:
-    """The engine knows it; what was put meanwhile through a third is handled then."""
+    """The engine knows it; what was put meanwhile through a third is handled then, and its history says so."""
     async with on_engine(tmp_path, url) as cluster, doors(cluster) as stores:
         await stores[0].pause(QUEUE)
         await stores[1].put(QUEUE, ["paused"])
@@ -296,6 +296,9 @@ async def test_pause_at_one_bridge_and_resume_at_another(tmp_path: Path, url: st
         assert not cluster.handled
         await stores[1].pause(QUEUE, False)
         await cluster.gets("paused", "too")
+        await stores[1].pause(QUEUE, False)
+        marks = [mark.what for mark in cluster.places[1].bridge.history.read(QUEUE, "1h").marks]
+        assert marks.count("resumed") == 1
 
 
 @pytest.mark.system

@@ -118,8 +118,7 @@ async def test_fifty_listeners_with_one_slot(processes: Processes, register: Reg
 @pytest.mark.parametrize("count", [1000, pytest.param(5000, marks=pytest.mark.rest)])
 async def test_put_flood(processes: Processes, register: Register, count: int) -> None:
     """Thousands of messages in batches, from four producers at once, for three workers: each is handled once."""
-    # On a busy machine the disk alone makes puts wait for longer than the default allows.
-    bridge = await processes.serve(put_wait_ms="60000")
+    bridge = await processes.serve()
     workers = [await register.worker(bridge, concurrency=100) for _ in range(3)]
     await bridge.has_listeners(3)
     await asyncio.gather(*(register.put(bridge, count, batch=32) for _ in range(4)))

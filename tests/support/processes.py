@@ -317,7 +317,11 @@ class Processes:
     async def serve(
         self, *options: str, data: str = "data", port: int = 0, launcher: Sequence[str] = (), **settings: str
     ) -> Service:
-        """Start a bridge and wait until it is ready; ``settings`` are those of its environment, in small letters."""
+        """Start a bridge and wait until it is ready; ``settings`` are those of its environment, in small letters.
+
+        It lets a put wait for long: a disk or a processor that is slow for a moment rejects none of a test's.
+        """
+        settings = {"put_wait_ms": "60000", **settings}
         folder = self.folder / data
         module = launcher or ("-m", "queuebell")
         asking: tuple[str, ...] = ()

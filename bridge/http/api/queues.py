@@ -379,9 +379,10 @@ class QueueRoutes:
     async def _pause(self, request: Caller, queue: str, paused: bool) -> Answer:
         if raw := await _optional_json(request):
             _decode(_pause, raw)
-        known = self._bridge.scheduler.pending.find(queue)
-        before = known is not None and known.paused
-        await self._store.pause(queue, paused)
+        store = self._store
+        # Bridges may share this store: only it knows what another one did.
+        before = store.capabilities.pause and await store.paused(queue)
+        await store.pause(queue, paused)
         if before is not paused:
             self._mark(request, queue, "paused" if paused else "resumed")
         return Answer(204)

@@ -177,7 +177,7 @@ def test_members_of_a_cluster_show_the_same(happened: list[tuple[bool, int, Fact
             past = Past(boot="0" * 32, step=step, queues=queues)
             told = decode_cluster_message(encode_cluster_message(past))
             assert isinstance(told, Past)
-            other.hear(told.step, told.queues)
+            other.add_past(told.step, told.queues)
 
     tell()
     for at_second, later, fact in [(False, 0, ended(1)), *happened]:

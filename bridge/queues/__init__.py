@@ -16,6 +16,7 @@ STORES: Final[dict[str, tuple[str, str]]] = {
     "https": ("queuebell.bridge.queues.http.store", "HttpStore"),
     "postgres": ("queuebell.bridge.queues.postgres.store", "PostgresStore"),
     "postgresql": ("queuebell.bridge.queues.postgres.store", "PostgresStore"),
+    "pgmq": ("queuebell.bridge.queues.postgres.pgmq", "PgmqStore"),
     "sqs": ("queuebell.bridge.queues.sqs.store", "SqsStore"),
     "azure": ("queuebell.bridge.queues.azure.store", "AzureStore"),
     "nats": ("queuebell.bridge.queues.jetstream.store", "JetStreamStore"),
@@ -33,9 +34,9 @@ def open_store(url: str | Sequence[str], **options: Any) -> QueueStore:
 
     ``memory:NAME``, ``sqlite:///absolute/path.db`` (``sqlite:relative.db`` from the working directory),
     ``http://host:port``, ``https://host:port`` (for bridges that share a store ``http://a:8470,b:8470`` or a list);
-    with its extra ``postgres://user@host/database``, ``sqs://region``, ``azure:`` (connection string in the
-    environment), ``nats://host:4222`` and ``tls://host:4222`` (JetStream; servers of a cluster as
-    ``nats://a:4222,b:4222`` or a list), ``redis://host:6379/0`` and ``rediss://host:6379/0``.
+    with its extra ``postgres://user@host/database``, ``pgmq://user@host/database``, ``sqs://region``, ``azure:``
+    (connection string in the environment), ``nats://host:4222`` and ``tls://host:4222`` (JetStream; servers of a
+    cluster as ``nats://a:4222,b:4222`` or a list), ``redis://host:6379/0`` and ``rediss://host:6379/0``.
 
     Raises `ConfigurationError` for anything else, without repeating the URL, which may contain a secret.
     """

@@ -8,7 +8,7 @@ import asyncio
 from queuebell.bridge.contract.errors import ConfigurationError
 from queuebell.command.client import client_settings, print_json
 
-SCHEMES = ("postgres", "postgresql")
+SCHEMES = ("postgres", "postgresql", "pgmq")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "url",
         metavar="STORE_URL",
         nargs="?",
-        help="postgres://USER@HOST/DATABASE (default: QUEUEBELL_STORE, which hides a password from other users)",
+        help="postgres://USER@HOST/DATABASE, or pgmq:// for PGMQ's queues (default: QUEUEBELL_STORE, which hides a "
+        "password from other users)",
     )
     parser.add_argument(
         "--notify",
@@ -30,12 +31,16 @@ def run(args: argparse.Namespace) -> int:
     """Create what is missing, print it, and return 0; a repetition does nothing."""
     settings = client_settings(args)
     url = args.url or settings.store
-    if url.partition(":")[0].lower() not in SCHEMES:
+    scheme = url.partition(":")[0].lower()
+    if scheme not in SCHEMES:
         raise ConfigurationError(
             "store: only a database needs tables, and this is not the address of one: postgres://USER@HOST/DATABASE, "
             "without a driver's name (postgresql+asyncpg)"
         )
-    from queuebell.bridge.queues.postgres.schema import init
+    if scheme == "pgmq":
+        from queuebell.bridge.queues.postgres.pgmq import init
+    else:
+        from queuebell.bridge.queues.postgres.schema import init
 
     done = asyncio.run(init(url, notify=args.notify, prefix=settings.prefix))
     if args.json:

@@ -55,7 +55,7 @@ FOLLOWED_PAGES = {
                 "sqs",
                 "azure",
             ),
-            *("backup", "upgrade", "several-bridges", "cluster", "redis"),
+            *("backup", "upgrade", "several-bridges", "cluster", "redis", "pgmq"),
         )
     ),
 }

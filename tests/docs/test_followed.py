@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bridge.queues.pgmq_rig import pgmq_sql, run_script
 from tests.docs.follower import follow
 from tests.docs.snippets import FOLLOWED_PAGES, Snippet, snippets
 from tests.readme.user import User
@@ -26,7 +27,7 @@ AT_LENGTH = tuple(
     f"how-to/{name}"
     for name in ("two-hosts", "several-queues", "from-zero", "large-messages", "sqs", "azure", "backup")
 )
-ON_POSTGRES = ("tutorials/postgres", "how-to/upgrade", "how-to/several-bridges", "how-to/cluster")
+ON_POSTGRES = ("tutorials/postgres", "how-to/upgrade", "how-to/several-bridges", "how-to/cluster", "how-to/pgmq")
 ON_REDIS = ("how-to/redis",)
 BY_A_READER = ("how-to/brokers",)
 """Followed in tests/readme, with the README."""
@@ -75,6 +76,8 @@ async def test_a_page_is_followed(processes: Processes, tmp_path: Path, name: st
 async def test_a_page_is_followed_on_postgres(processes: Processes, tmp_path: Path, name: str) -> None:
     with running() as server:
         user = User(processes, tmp_path)
+        if name == "how-to/pgmq":
+            await run_script(server.url(), pgmq_sql())
         user.ports["5432"] = str(server.port)
         await follow(page(name), user)
 

@@ -327,7 +327,7 @@ COMMIT: Final = "'postgres:' || extract(epoch FROM pg_postmaster_start_time()) |
 # notify. A put first registers its transaction and then reads the promise: so a bridge that withdraws a promise, and
 # reads the open transactions afterwards, sees each that relied on it. A promise lasts two seconds of the server's clock
 # at most, as a frozen bridge keeps its connection, and so its locks.
-_PUT: Final = f"""
+NOTIFY_PUT: Final = f"""
 DECLARE
     put record;
     said text := {COMMIT};
@@ -341,7 +341,7 @@ BEGIN
                 ELSE ceil(left_ms) END) FILTER (WHERE visible_at > now), 604800000)::bigint AS ms
         FROM (SELECT queue, visible_at, now, extract(epoch FROM visible_at - inserted_at) * 1000 AS given,
             extract(epoch FROM visible_at - now) * 1000 AS left_ms
-            FROM (SELECT queue, visible_at, inserted_at, clock_timestamp() AS now FROM new_messages) AS new
+            FROM ({{rows}}) AS new
         ) AS timed GROUP BY queue
     LOOP
         CONTINUE WHEN NOT CASE WHEN pg_try_advisory_lock_shared(put.promise)
@@ -358,6 +358,9 @@ BEGIN
     END LOOP;
     RETURN NULL;
 END """  # noqa: S608
+_PUT: Final = NOTIFY_PUT.replace(
+    "{rows}", "SELECT queue, visible_at, inserted_at, clock_timestamp() AS now FROM new_messages"
+)
 _RESUME: Final = """
 BEGIN
     PERFORM pg_notify('{channel}', new.name);

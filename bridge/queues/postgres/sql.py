@@ -33,13 +33,13 @@ PURGED: Final = 1000
 FORGOTTEN_PER_PUT: Final = 4
 """Expired keys that one put under a key checks."""
 
-_MOMENT = "moment AS MATERIALIZED (SELECT clock_timestamp() AS now)"
-_NOW = "(SELECT now FROM moment)"
-_ALIVE = f"(expires_at IS NULL OR expires_at > {_NOW})"
+MOMENT = "moment AS MATERIALIZED (SELECT clock_timestamp() AS now)"
+NOW = "(SELECT now FROM moment)"
+_ALIVE = f"(expires_at IS NULL OR expires_at > {NOW})"
 _STAND = """stand AS MATERIALIZED (
     SELECT count(*) > 0 AS named, coalesce(bool_or(paused), false) AS paused FROM queuebell_queues WHERE name = $1
 )"""
-_MS = "interval '1 millisecond'"
+MS = "interval '1 millisecond'"
 
 
 def _exists(schema: str = "") -> str:
@@ -68,10 +68,10 @@ def _made(schema: str, only: str) -> str:
 
 def _put(lists: str, headers: str, returning: str, *, schema: str = "", only: str = "true") -> str:
     return f"""
-WITH {_MOMENT},
+WITH {MOMENT},
 {_made(schema, only)}
 INSERT INTO {schema}queuebell_messages (queue, body, inserted_at, visible_at, expires_at, headers)
-SELECT $1, given.body, moment.now, moment.now + given.delay * {_MS},
+SELECT $1, given.body, moment.now, moment.now + given.delay * {MS},
        CASE WHEN given.ttl > 0 THEN moment.now + given.ttl * interval '1 second' END, {headers}
 FROM unnest({lists}) WITH ORDINALITY AS given (body, delay, ttl, headers, place), moment
 WHERE {only}
@@ -97,28 +97,28 @@ def _put_once(
 ) -> str:
     stands = f"""EXISTS (SELECT FROM {schema}queuebell_messages AS m
         WHERE m.queue = o.queue AND m.key = o.key AND {_ALIVE})"""
-    until = f"{_NOW} + {number.format(7)} * {_MS}"
+    until = f"{NOW} + {number.format(7)} * {MS}"
     return f"""
-WITH {_MOMENT},
+WITH {MOMENT},
 here AS MATERIALIZED (SELECT {only} AS inside, {"true" if create else _exists(schema)} AS there),
 {_made(schema, "(SELECT inside AND there FROM here)")},
 claimed AS (
     INSERT INTO {schema}queuebell_once AS o (queue, key, digest, until)
     SELECT $1, {key}, decode({digest}, 'hex'), {until} FROM here WHERE inside AND there
     ON CONFLICT (queue, key) DO UPDATE SET digest = excluded.digest, until = excluded.until
-        WHERE o.until <= {_NOW} AND NOT {stands}
+        WHERE o.until <= {NOW} AND NOT {stands}
     RETURNING key
 ),
 put AS (
     INSERT INTO {schema}queuebell_messages (queue, key, body, inserted_at, visible_at, expires_at, headers)
-    SELECT $1, claimed.key, {body}, moment.now, moment.now + {number.format(3)} * {_MS},
+    SELECT $1, claimed.key, {body}, moment.now, moment.now + {number.format(3)} * {MS},
         CASE WHEN {number.format(4)} > 0 THEN moment.now + {number.format(4)} * interval '1 second' END, {headers}
     FROM claimed, moment
     RETURNING {returning}
 ),
 due AS MATERIALIZED (
     SELECT o.ctid AS place, {stands} AS stands FROM {schema}queuebell_once AS o
-    WHERE o.until <= {_NOW} AND (o.queue, o.key) <> ($1, {key}) AND (SELECT inside FROM here)
+    WHERE o.until <= {NOW} AND (o.queue, o.key) <> ($1, {key}) AND (SELECT inside FROM here)
     ORDER BY o.until LIMIT {FORGOTTEN_PER_PUT} FOR UPDATE SKIP LOCKED
 ),
 kept AS (
@@ -142,7 +142,7 @@ def put_once(*, create: bool) -> str:
 
 # Claimed in the order of keys, so that two statements with the same keys cannot deadlock.
 PUT_EACH_ONCE: Final = f"""
-WITH {_MOMENT},
+WITH {MOMENT},
 given AS MATERIALIZED (
     SELECT * FROM unnest($2::text[], $3::bytea[], $4::bigint[], $5::bigint[], $6::text[], $8::text[])
         WITH ORDINALITY AS given (key, body, delay, ttl, digest, headers, place)
@@ -150,15 +150,15 @@ given AS MATERIALIZED (
 {_made("", "true")},
 claimed AS (
     INSERT INTO queuebell_once AS o (queue, key, digest, until)
-    SELECT $1, key, decode(digest, 'hex'), {_NOW} + $7::bigint * {_MS} FROM given ORDER BY key
+    SELECT $1, key, decode(digest, 'hex'), {NOW} + $7::bigint * {MS} FROM given ORDER BY key
     ON CONFLICT (queue, key) DO UPDATE SET digest = excluded.digest, until = excluded.until
-        WHERE o.until <= {_NOW} AND NOT EXISTS (SELECT FROM queuebell_messages AS m
+        WHERE o.until <= {NOW} AND NOT EXISTS (SELECT FROM queuebell_messages AS m
             WHERE m.queue = o.queue AND m.key = o.key AND {_ALIVE})
     RETURNING key
 )
 INSERT INTO queuebell_messages (queue, key, body, inserted_at, visible_at, expires_at, headers)
-SELECT $1, given.key, given.body, {_NOW}, {_NOW} + given.delay * {_MS},
-    CASE WHEN given.ttl > 0 THEN {_NOW} + given.ttl * interval '1 second' END, {_HEADERS}
+SELECT $1, given.key, given.body, {NOW}, {NOW} + given.delay * {MS},
+    CASE WHEN given.ttl > 0 THEN {NOW} + given.ttl * interval '1 second' END, {_HEADERS}
 FROM given WHERE given.key = ANY(ARRAY(SELECT key FROM claimed)) ORDER BY given.place
 RETURNING key
 """  # noqa: S608
@@ -203,13 +203,13 @@ def put_within(schema: str, *, notify: bool, create: bool) -> str:
         f"string_to_array(${place}, ',')::{kind}[]"
         for place, kind in ((2, "bytea"), (3, "bigint"), (4, "bigint"), (6, "bytea"))
     )
-    headers = _from_bytes("given.headers")
+    headers = from_bytes("given.headers")
     tables = quoted(schema)
     only = _INSIDE if create else f"{_INSIDE} AND {_exists(tables)}"
     return _put(lists, headers, _returning_texts(notify), schema=tables, only=only)
 
 
-def _from_bytes(headers: str) -> str:
+def from_bytes(headers: str) -> str:
     """Return JSON given as bytes, null for no bytes."""
     return f"CASE WHEN octet_length({headers}) > 0 THEN convert_from({headers}, 'UTF8')::jsonb END"
 
@@ -221,7 +221,7 @@ def put_once_within(schema: str, *, notify: bool, create: bool) -> str:
     """
     number, key = "CAST(${} AS text)::bigint", "CAST($8 AS text)"
     body, digest = "CAST($2 AS text)::bytea", "CAST($6 AS text)"
-    headers = _from_bytes("CAST($9 AS text)::bytea")
+    headers = from_bytes("CAST($9 AS text)::bytea")
     return _put_once(quoted(schema), _INSIDE, create, body, number, digest, key, headers, _returning_texts(notify))
 
 
@@ -254,20 +254,20 @@ def version_within(schema: str) -> str:
 
 # A lease need not survive a crash of the server: without it the message is visible again, as after the end of the
 # lease. So receives do not wait for the disk; puts and settlements do.
-_MOMENT_LAZILY = """moment AS MATERIALIZED (
+MOMENT_LAZILY = """moment AS MATERIALIZED (
     SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS lazily
 )"""
 _SINCE = "coalesce($4, '-infinity')"
 _WALKED = "pg_stat_get_xact_tuples_returned('queuebell_messages_due'::regclass)"
 _LEASED = f"""leased AS (
     UPDATE queuebell_messages AS m
-    SET visible_at = {_NOW} + $3::bigint * {_MS}, receipt = gen_random_uuid(), attempts = m.attempts + 1
+    SET visible_at = {NOW} + $3::bigint * {MS}, receipt = gen_random_uuid(), attempts = m.attempts + 1
     WHERE m.id = ANY(ARRAY(SELECT id FROM picked))
     RETURNING m.id, m.receipt, m.body, m.attempts, m.inserted_at, m.expires_at, m.key, m.headers
 )"""  # noqa: S608
 
 
-def _beside(column: str, rows: str, id_: str) -> str:
+def beside(column: str, rows: str, id_: str) -> str:
     """Return ``column`` of the row of ``rows`` with this id; a join would scan all rows for each."""
     return f"(ARRAY(SELECT {column} FROM {rows}))[array_position(ARRAY(SELECT id FROM {rows}), {id_})]"  # noqa: S608
 
@@ -292,13 +292,13 @@ WITH moment AS MATERIALIZED (
 ),
 {_STAND},
 dead AS MATERIALIZED (
-    SELECT id FROM queuebell_messages WHERE queue = $1 AND expires_at <= {_NOW} AND $4::timestamptz IS NULL
+    SELECT id FROM queuebell_messages WHERE queue = $1 AND expires_at <= {NOW} AND $4::timestamptz IS NULL
     ORDER BY expires_at LIMIT {PURGED} FOR UPDATE SKIP LOCKED
 ),
 purged AS (DELETE FROM queuebell_messages WHERE id = ANY(ARRAY(SELECT id FROM dead))),
 picked AS MATERIALIZED (
     SELECT id, visible_at FROM queuebell_messages
-    WHERE queue = $1 AND visible_at <= {_NOW} AND visible_at >= {_SINCE} AND {_ALIVE} AND NOT (SELECT paused FROM stand)
+    WHERE queue = $1 AND visible_at <= {NOW} AND visible_at >= {_SINCE} AND {_ALIVE} AND NOT (SELECT paused FROM stand)
     ORDER BY visible_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
 ),
 {_LEASED},
@@ -308,18 +308,18 @@ counted AS MATERIALIZED (
             WHERE queue = $1 AND visible_at >= $4 AND visible_at < (SELECT min(visible_at) FROM picked) AND {_ALIVE}
         ) AS passed,
         (SELECT count(*) FROM (SELECT FROM queuebell_messages
-            WHERE queue = $1 AND visible_at > {_NOW} AND {_ALIVE}
+            WHERE queue = $1 AND visible_at > {NOW} AND {_ALIVE}
             ORDER BY visible_at DESC, id DESC
             LIMIT CASE WHEN $4 IS NOT NULL THEN 0 WHEN (SELECT count(*) FROM picked) < $2 THEN $2 * {COUNTED}
                 ELSE $2 END) AS i) AS invisible
     FROM (SELECT count(*) AS visible, min(visible_at) AS earliest FROM (SELECT visible_at FROM queuebell_messages
-        WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND visible_at >= (SELECT CASE
+        WHERE queue = $1 AND visible_at <= {NOW} AND {_ALIVE} AND visible_at >= (SELECT CASE
             WHEN count(*) < $2 THEN {_SINCE} ELSE min(visible_at) END FROM picked)
         ORDER BY visible_at, id LIMIT $2 * {COUNTED + 1}) AS v) AS there
 ),
 later AS MATERIALIZED (
     SELECT visible_at, attempts, {_DELAYED} AS waits FROM queuebell_messages
-    WHERE queue = $1 AND visible_at > {_NOW} AND visible_at <= coalesce({_NOW} + $5::bigint * {_MS}, 'infinity')
+    WHERE queue = $1 AND visible_at > {NOW} AND visible_at <= coalesce({NOW} + $5::bigint * {MS}, 'infinity')
         AND {_ALIVE} AND (expires_at IS NULL OR expires_at > visible_at)
         AND (SELECT taken < $2 FROM counted)
     ORDER BY visible_at, id LIMIT $2 * {COUNTED}
@@ -332,11 +332,11 @@ next AS (
     FROM later
 )
 SELECT stand.named, stand.paused, counted.taken, counted.visible, counted.invisible, counted.passed,
-    least({_NOW} - interval '1 second', counted.earliest) AS settled, {_WALKED} - (SELECT before FROM moment) AS walked,
-    ceil(extract(epoch FROM (SELECT visible_at FROM next) - {_NOW}) * 1000)::bigint AS next_ms,
-    ceil(extract(epoch FROM (SELECT delayed FROM next) - {_NOW}) * 1000)::bigint AS delayed_ms,
+    least({NOW} - interval '1 second', counted.earliest) AS settled, {_WALKED} - (SELECT before FROM moment) AS walked,
+    ceil(extract(epoch FROM (SELECT visible_at FROM next) - {NOW}) * 1000)::bigint AS next_ms,
+    ceil(extract(epoch FROM (SELECT delayed FROM next) - {NOW}) * 1000)::bigint AS delayed_ms,
     (SELECT leased FROM next) AS leased, (SELECT waiting FROM next) AS delayed,
-    floor(extract(epoch FROM {_NOW} - counted.earliest) * 1000)::bigint AS oldest_ms,
+    floor(extract(epoch FROM {NOW} - counted.earliest) * 1000)::bigint AS oldest_ms,
     picked.visible_at AS due,
     leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at, leased.key,
     leased.headers
@@ -348,18 +348,18 @@ ORDER BY picked.visible_at, picked.id
 # `PostgresMarks`), only entries after it are read. An answer that is not a full batch proves nothing about the queue.
 # After a full batch most of the other results of `RECEIVE` are useless, and take as long as the batch.
 RECEIVE_ON: Final = f"""
-WITH {_MOMENT_LAZILY},
+WITH {MOMENT_LAZILY},
 picked AS MATERIALIZED (
     SELECT id, visible_at FROM queuebell_messages
-    WHERE queue = $1 AND visible_at <= {_NOW} AND visible_at >= $4::timestamptz AND {_ALIVE}
+    WHERE queue = $1 AND visible_at <= {NOW} AND visible_at >= $4::timestamptz AND {_ALIVE}
         AND NOT EXISTS (SELECT FROM queuebell_queues WHERE name = $1 AND paused)
     ORDER BY visible_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
 ),
 {_LEASED}
 SELECT (SELECT count(*) FROM (SELECT FROM queuebell_messages
-        WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE} AND visible_at >= (SELECT min(visible_at) FROM picked)
+        WHERE queue = $1 AND visible_at <= {NOW} AND {_ALIVE} AND visible_at >= (SELECT min(visible_at) FROM picked)
         LIMIT $2 * {COUNTED_ON + 1}) AS v) AS visible,
-    {_beside("visible_at", "picked", "leased.id")} AS due,
+    {beside("visible_at", "picked", "leased.id")} AS due,
     leased.id, leased.receipt, leased.body, leased.attempts, leased.inserted_at, leased.expires_at, leased.key,
     leased.headers
 FROM leased
@@ -381,7 +381,7 @@ RETURNING id
 # A receipt that another receive changed since the snapshot is compared again when the row is locked. Receipts are
 # random, so a match with any of those given is a match with this message's.
 SETTLE: Final = f"""
-WITH {_MOMENT},
+WITH {MOMENT},
 there AS MATERIALIZED (
     SELECT id, receipt FROM queuebell_messages WHERE id = ANY($8::bigint[]) AND queue || '' = $1 AND {_ALIVE}
 ),
@@ -402,46 +402,46 @@ deleted AS (
 ),
 moved AS (
     UPDATE queuebell_messages AS m
-    SET visible_at = {_NOW} + {_beside("ms", "kept", "m.id")} * {_MS},
-        body = coalesce({_beside("body", "kept", "m.id")}, m.body),
-        attempts = greatest(0, m.attempts - ({_beside("how", "kept", "m.id")} & 1)),
-        receipt = CASE WHEN ({_beside("how", "kept", "m.id")} & {FREED}) > 0 THEN {_FREED} ELSE gen_random_uuid() END
+    SET visible_at = {NOW} + {beside("ms", "kept", "m.id")} * {MS},
+        body = coalesce({beside("body", "kept", "m.id")}, m.body),
+        attempts = greatest(0, m.attempts - ({beside("how", "kept", "m.id")} & 1)),
+        receipt = CASE WHEN ({beside("how", "kept", "m.id")} & {FREED}) > 0 THEN {_FREED} ELSE gen_random_uuid() END
     WHERE m.id = ANY(ARRAY(SELECT id FROM kept)) AND m.receipt = ANY(ARRAY(SELECT receipt FROM kept))
     RETURNING m.id, m.receipt
 )
 SELECT 'deleted' AS what, id, receipt AS held, NULL::uuid AS receipt FROM deleted
-UNION ALL SELECT 'moved', id, {_beside("receipt", "kept", "moved.id")}, receipt FROM moved
+UNION ALL SELECT 'moved', id, {beside("receipt", "kept", "moved.id")}, receipt FROM moved
 UNION ALL SELECT 'there', id, NULL, NULL FROM there
 UNION ALL SELECT 'queue', 0, NULL, NULL WHERE EXISTS (SELECT FROM there) OR {_EXISTS}
 """  # noqa: S608
 
 PEEK: Final = f"""
-WITH {_MOMENT}
+WITH {MOMENT}
 SELECT {_EXISTS} AS there, m.* FROM (SELECT) AS one LEFT JOIN (
     SELECT id, body, attempts, inserted_at, expires_at, visible_at, key, headers FROM queuebell_messages
-    WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE}
+    WHERE queue = $1 AND visible_at <= {NOW} AND {_ALIVE}
     ORDER BY visible_at, id LIMIT $2
 ) AS m ON true
 ORDER BY m.visible_at, m.id
 """  # noqa: S608
 
 DEPTH: Final = f"""
-WITH {_MOMENT}, {_STAND}
+WITH {MOMENT}, {_STAND}
 SELECT stand.named, stand.paused, counted.visible, counted.total FROM stand, (
-    SELECT count(*) FILTER (WHERE visible_at <= {_NOW}) AS visible, count(*) AS total
+    SELECT count(*) FILTER (WHERE visible_at <= {NOW}) AS visible, count(*) AS total
     FROM queuebell_messages WHERE queue = $1 AND {_ALIVE}
 ) AS counted
 """  # noqa: S608
 
 COUNTS: Final = f"""
-WITH {_MOMENT}, {_STAND}
+WITH {MOMENT}, {_STAND}
 SELECT stand.named, stand.paused, due.visible, due.oldest_ms, later.invisible, later.delayed FROM stand, (
-    SELECT count(*) AS visible, floor(extract(epoch FROM {_NOW} - min(visible_at)) * 1000)::bigint AS oldest_ms
-    FROM (SELECT visible_at FROM queuebell_messages WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE}
+    SELECT count(*) AS visible, floor(extract(epoch FROM {NOW} - min(visible_at)) * 1000)::bigint AS oldest_ms
+    FROM (SELECT visible_at FROM queuebell_messages WHERE queue = $1 AND visible_at <= {NOW} AND {_ALIVE}
         ORDER BY visible_at, id LIMIT {COUNTS_MAX}) AS v
 ) AS due, (
     SELECT count(*) AS invisible, count(*) FILTER (WHERE waits) AS delayed
-    FROM (SELECT {_DELAYED} AS waits FROM queuebell_messages WHERE queue = $1 AND visible_at > {_NOW} AND {_ALIVE}
+    FROM (SELECT {_DELAYED} AS waits FROM queuebell_messages WHERE queue = $1 AND visible_at > {NOW} AND {_ALIVE}
         ORDER BY visible_at, id LIMIT {APART_MAX}) AS i
 ) AS later
 """  # noqa: S608
@@ -449,9 +449,9 @@ SELECT stand.named, stand.paused, due.visible, due.oldest_ms, later.invisible, l
 EXISTS: Final = f"SELECT {_EXISTS} AS there"
 
 OLDEST: Final = f"""
-WITH {_MOMENT}
-SELECT floor(extract(epoch FROM {_NOW} - visible_at) * 1000)::bigint AS ms FROM queuebell_messages
-WHERE queue = $1 AND visible_at <= {_NOW} AND {_ALIVE}
+WITH {MOMENT}
+SELECT floor(extract(epoch FROM {NOW} - visible_at) * 1000)::bigint AS ms FROM queuebell_messages
+WHERE queue = $1 AND visible_at <= {NOW} AND {_ALIVE}
     AND NOT EXISTS (SELECT FROM queuebell_queues WHERE name = $1 AND paused)
 ORDER BY visible_at, id LIMIT 1
 """  # noqa: S608

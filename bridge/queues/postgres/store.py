@@ -132,7 +132,7 @@ class PostgresStore(CheckedOnceStore):
             [message.body for message in messages],
             [message.visible_after_ms for message in messages],
             [message.ttl_s for message in messages],
-            _all_headers(messages),
+            all_headers(messages),
         )
         if not rows:
             raise QueueNotFound(f"there is no queue {queue}")
@@ -196,7 +196,7 @@ class PostgresStore(CheckedOnceStore):
             [message.ttl_s for message in given.values()],
             [*digests.values()],
             self._put_window_ms,
-            _all_headers([*given.values()]),
+            all_headers([*given.values()]),
         )
         there = {key: digest for key, digest in digests.items() if key not in {row["key"] for row in rows}}
         if there and await self._fetch(sql.OTHERS, queue, [*there], [*there.values()]):
@@ -491,7 +491,7 @@ def _headers(message: NewMessage) -> str | None:
     return json.dumps(message.headers) if message.headers else None
 
 
-def _all_headers(messages: Sequence[NewMessage]) -> list[str | None] | None:
+def all_headers(messages: Sequence[NewMessage]) -> list[str | None] | None:
     """Return the headers of each as the statements take them: nothing at all where no message has any."""
     return [_headers(message) for message in messages] if any(message.headers for message in messages) else None
 

@@ -171,10 +171,14 @@ class Joined:
             self._carry_out = _adapter(connection, queue, _AWAITED)
         self._connection, self._queue = connection, queue
 
+    async def ask(self, statement: str, *arguments: str) -> Rows:
+        """Execute one statement and return its rows."""
+        with explained(self._queue):
+            return await self._carry_out(self._connection, statement, arguments)
+
     async def within(self, schema: str) -> Within:
         """Return where the connection leads, for the tables in ``schema``."""
-        with explained(self._queue):
-            return within(await self._carry_out(self._connection, sql.WITHIN, (schema,)), self._queue)
+        return within(await self.ask(sql.WITHIN, schema), self._queue)
 
     async def carry_out(self, steps: Steps[T]) -> T:
         """Execute steps (`put_steps`, `put_once_steps`) in the transaction found by `within`."""
@@ -197,19 +201,19 @@ def within(rows: Sequence[Sequence[Any]], queue: str) -> Within:
 def put_steps(here: Within, queue: str, messages: Sequence[NewMessage], create: bool) -> Steps[list[PutReceipt]]:
     """Yield the statements of a put of messages; return the receipts."""
     lists = (
-        [_bytes(message.body) for message in messages],
+        [as_bytes(message.body) for message in messages],
         [str(message.visible_after_ms) for message in messages],
         [str(message.ttl_s) for message in messages],
     )
     statement = sql.put_within(here.schema, notify=not here.notifies, create=create)
-    headers = ",".join(_headers(message) for message in messages)
-    rows = yield statement, (queue, *map(",".join, lists), _writing(here, queue), headers)
+    headers = ",".join(headers_as_bytes(message) for message in messages)
+    rows = yield statement, (queue, *map(",".join, lists), writing(here, queue), headers)
     if not rows and not create:
-        ((inside,),) = yield sql.INSIDE, (_writing(here, queue),)
+        ((inside,),) = yield sql.INSIDE, (writing(here, queue),)
         if inside:
             raise missing(queue, ())
     if not rows:
-        raise _no_transaction(queue)
+        raise no_transaction(queue)
     return [PutReceipt(row[0], row[1], message.visible_after_ms) for row, message in zip(rows, messages, strict=True)]
 
 
@@ -217,12 +221,12 @@ def put_once_steps(
     here: Within, queue: str, key: str, message: NewMessage, digest: str, create: bool, window_ms: int
 ) -> Steps[PutReceipt | bool]:
     """Yield the statements of a put under a key; return the receipt, or whether the earlier body has this digest."""
-    body, delay, ttl = _bytes(message.body), str(message.visible_after_ms), str(message.ttl_s)
+    body, delay, ttl = as_bytes(message.body), str(message.visible_after_ms), str(message.ttl_s)
     statement = sql.put_once_within(here.schema, notify=not here.notifies, create=create)
-    given = (queue, body, delay, ttl, _writing(here, queue), digest, str(window_ms), key, _headers(message))
+    given = (queue, body, delay, ttl, writing(here, queue), digest, str(window_ms), key, headers_as_bytes(message))
     (row,) = yield statement, given
     if not row[0]:
-        raise _no_transaction(queue)
+        raise no_transaction(queue)
     if not row[1]:
         raise missing(queue, ())
     if row[2] is not None:
@@ -235,12 +239,14 @@ def put_once_steps(
     return bool(known[0][0])
 
 
-def _bytes(given: bytes) -> str:
+def as_bytes(given: bytes) -> str:
+    """Return bytes in the server's text format."""
     return "\\x" + given.hex()
 
 
-def _headers(message: NewMessage) -> str:
-    return _bytes(msgspec.json.encode(message.headers)) if message.headers else ""
+def headers_as_bytes(message: NewMessage) -> str:
+    """Return the headers as JSON in that format, no text for none."""
+    return as_bytes(msgspec.json.encode(message.headers)) if message.headers else ""
 
 
 def other_database(queue: str, why: str) -> BadInput:
@@ -248,7 +254,7 @@ def other_database(queue: str, why: str) -> BadInput:
     return BadInput("wrong_database", f"{queue}: nothing was put: {why}, or use a connection to the queues' database")
 
 
-def _writing(here: Within, queue: str) -> str:
+def writing(here: Within, queue: str) -> str:
     """Return the transaction; raise `BadInput` if it is read-only, before a write would fail it."""
     if here.transaction is None:
         raise BadInput(
@@ -259,7 +265,8 @@ def _writing(here: Within, queue: str) -> str:
     return here.transaction
 
 
-def _no_transaction(queue: str) -> BadInput:
+def no_transaction(queue: str) -> BadInput:
+    """Return the error for a connection in autocommit mode."""
     return BadInput(
         "no_transaction",
         f"{queue}: nothing was put: no transaction is open on this connection (autocommit): begin one and put within "

@@ -137,6 +137,12 @@ OWN_IN_WORDS: Final = "milliseconds, and no receive while they are empty"
 """The sentence for embedded queues, whose state the bridge always knows."""
 
 
+def rounds_in_words(sweep_s: float) -> str:
+    """Return the sentence for the queues of stores that the bridge itself can ask, which have rounds (B17)."""
+    questions = _number(math.ceil(HOUR_S / (EARLY * sweep_s)))
+    return f"{questions} questions an hour for all of them together, and no receive while they are empty"
+
+
 def in_words(found: Bound, *, sweeps: bool) -> str:
     """Return a sentence with a bound and its cost."""
     text = (

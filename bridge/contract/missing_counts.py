@@ -21,6 +21,7 @@ UNTOLD: Final[Mapping[str, Mapping[str, str]]] = {
         "leased": "Azure Queue Storage has one count for all",
         "delayed": "Azure Queue Storage has one count for all",
     },
+    "pgmq": dict.fromkeys(("leased", "delayed"), "PGMQ does not tell leased messages from delayed ones"),
     "jetstream": {
         "oldest_ms": "NATS JetStream reports it for messages that were never delivered, not for returned ones",
         "delayed": f"NATS JetStream {_RETURNED}",

@@ -1,6 +1,9 @@
-"""Request wakes by time: due times, gaps and sweeps of queues in external stores (B2, B9)."""
+"""Request wakes by time: due times, gaps, sweeps of queues in external stores, and rounds (B2, B9, B17)."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
 
 from queuebell.bridge.contract.backoff import Draw
 from queuebell.bridge.contract.wire import Reason
@@ -20,6 +23,11 @@ class Timers:
     def __init__(self, dispatch: Dispatch, own: EmbeddedQueues) -> None:
         self._d = dispatch
         self._own = own
+        self.rounds: list[Round] = []
+
+    def is_embedded(self, work: PendingWork) -> bool:
+        """Return whether a queue is the bridge's own, so that it needs no sweep (O5)."""
+        return self._own.is_embedded(work)
 
     def gap(self, now: float) -> int:
         """Check every queue in an external store once after triggers may have been missed, spread over 10 s at most.
@@ -48,6 +56,8 @@ class Timers:
         """
         # Never early: a gap measured from two clocks is less exact than a due time.
         nearer = max(0.0, gap_s - SHIFT_MARGIN_S)
+        for each in self.rounds:
+            each.began = None
         for work in self._d.pending.by_queue.values():
             if work.found_empty_at is not None:
                 # Otherwise listeners would be sent too recent an empty receive and check too late (L10).
@@ -110,13 +120,30 @@ class Timers:
         due = next_sweep(self._swept_from(work), period, self._d.draw)
         self._d.agenda.set(("sweep", work.queue), max(due, now))
 
-    @staticmethod
-    def _swept_from(work: PendingWork) -> float:
-        return work.born_at if work.found_empty_at is None else max(work.found_empty_at, work.born_at)
+    def found_empty_at(self, work: PendingWork) -> float | None:
+        """Return when the newest receive began that found the queue empty, or the newest round that did (B17)."""
+        times = [each.began for each in self.rounds if each.began is not None and each.found_empty(work)]
+        if work.found_empty_at is not None:
+            times.append(work.found_empty_at)
+        return max(times, default=None)
+
+    def _swept_from(self, work: PendingWork) -> float:
+        empty_at = self.found_empty_at(work)
+        return work.born_at if empty_at is None else max(empty_at, work.born_at)
+
+    def round_found(self, work: PendingWork, now: float, began: float) -> None:
+        """Check a queue in which a round found a message that nobody announced (B17)."""
+        newer = work.found_empty_at is not None and work.found_empty_at >= began
+        if not (newer or work.dirty or self._own.is_embedded(work)) and work.sessions and work.numbers.sweep_s > 0:
+            self._d.request_wake(work, now, "sweep", foreign=True)
 
     def sweep(self, work: PendingWork, now: float) -> None:
         """Check a queue that had no recent receive; being overdue requests no further wakes (B9)."""
         if self._own.is_embedded(work) or not work.sessions:
+            return
+        later = max((each.next_sweep(work, self._d.draw) for each in self.rounds), default=now)
+        if later > now:
+            self._d.agenda.set(("sweep", work.queue), later)
             return
         if not work.dirty:
             delay_s = self._d.coordinator.sweep_delay_s(work, now)
@@ -153,3 +180,44 @@ def next_sweep(found_empty_at: float, period_s: float, draw: Draw) -> float:
 def latest_sweep(found_empty_at: float, period_s: float) -> float:
     """Return the latest time at which the sweep is due; bridges later in the order wait for it (C5)."""
     return found_empty_at + period_s * (1 + SWEEP_JITTER)
+
+
+ROUND_SHARE = 1 - SWEEP_JITTER
+"""A round begins when the earliest sweep would be due; its answer postpones sweeps to the last tenth of a period."""
+
+
+class Round:
+    """Ask one store about all of its queues at once, in place of a sweep of each (B17).
+
+    ``fingerprint`` returns that of a queue in the store (B11). The answer only postpones sweeps and requests checks: it
+    settles nothing, and without it every queue has its own sweep.
+    """
+
+    def __init__(self, fingerprint: Callable[[str], str], period_s: float) -> None:
+        self.wanted = False
+        """Whether a listener of the store has been here."""
+        self.every_s = period_s * ROUND_SHARE
+        """The time between the begins of two rounds; 0 if there are no sweeps."""
+        self.began: float | None = None
+        """When the newest answered round began; None before the first."""
+        self._fingerprint = fingerprint
+        self._found: frozenset[str] = frozenset()
+
+    def on_hello(self, queue: str, store: str | None) -> None:
+        """Note a listener of a queue, which names its store."""
+        self.wanted = self.wanted or (store is not None and store == self._fingerprint(queue))
+
+    def answered(self, began: float, found: Collection[str]) -> None:
+        """Record that a round which began then found visible messages in these queues, and in no others."""
+        if self.began is None or began >= self.began:
+            self.began, self._found = began, frozenset(found)
+
+    def found_empty(self, work: PendingWork) -> bool:
+        """Return whether the newest round found this queue empty; only where all listeners use this store."""
+        return work.queue not in self._found and work.sessions.only_store(self._fingerprint(work.queue))
+
+    def next_sweep(self, work: PendingWork, draw: Draw) -> float:
+        """Return when a queue that the newest round found empty is due for a sweep of its own, if no other follows."""
+        if self.began is None or not self.found_empty(work):
+            return -math.inf
+        return self.began + work.numbers.sweep_s * (1 + SWEEP_JITTER * draw())

@@ -7,7 +7,7 @@ and call it again at `deadline()`. It reads no clock and draws no random numbers
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -59,7 +59,7 @@ from queuebell.bridge.core.sessions import (
     session_queue,
 )
 from queuebell.bridge.core.settings import Periods
-from queuebell.bridge.core.timers import Timers
+from queuebell.bridge.core.timers import Round, Timers
 from queuebell.bridge.observe.facts import (
     Covered,
     DuplicateDropped,
@@ -186,6 +186,21 @@ class WakeScheduler:
         """Check queues after triggers may have been missed; return how many queues are checked."""
         return self.timers.gap(now)
 
+    # -- rounds ------------------------------------------------------------------------------------------------------
+
+    def add_round(self, fingerprint: Callable[[str], str]) -> Round:
+        """Return the round of one store (B17)."""
+        made = Round(fingerprint, self.periods.sweep_s)
+        self.timers.rounds.append(made)
+        return made
+
+    def round_found(self, now: float, queues: Iterable[str], began: float) -> None:
+        """Check queues in which a round found messages; a round's queues may come in several parts."""
+        for queue in queues:
+            work = self.pending.find(queue)
+            if work is not None:
+                self.timers.round_found(work, now, began)
+
     def forget(self, queue: str) -> bool:
         """Forget a queue at an operator's request (B14); return False if it exists or has a listener.
 
@@ -287,6 +302,8 @@ class WakeScheduler:
         for sub in frame.queues:
             work = self.pending.open(sub.queue, now)
             work.store = frame.store or work.store
+            for each in self.timers.rounds:
+                each.on_hello(sub.queue, sub.store)
             unknown = work.found_empty_at is None and not work.dirty and not work.any_due
             unknown |= coordinator.on_hello(work, now, sub.store) and not work.dirty
             old = session.queues.get(sub.queue)
@@ -315,7 +332,7 @@ class WakeScheduler:
                 self.pending.request_wake(work, now, "resync", work.visible, foreign=False)
             self.timers.arm_sweep(work, now)
             coordinator.on_generation_sent(work, now, work.gen)
-            states.append(queue_state(work, self.embedded, self.periods, now))
+            states.append(queue_state(work, self.timers, self.periods, now))
         self.dispatch.send(
             session.id,
             Welcome(
@@ -421,7 +438,7 @@ class WakeScheduler:
                 since_ms=0,
                 sessions=len(self.sessions),
                 queues={
-                    queue: last_empty_receive(self.pending.by_queue[queue], self.embedded, now, entry, self._agenda)
+                    queue: last_empty_receive(self.pending.by_queue[queue], self.timers, now, entry, self._agenda)
                     for queue, entry in session.queues.items()
                 },
             ),
@@ -609,14 +626,14 @@ class WakeScheduler:
             self.timers.sweep(work, now)
 
 
-def queue_state(work: PendingWork, own: EmbeddedQueues, periods: Periods, now: float) -> WelcomedQueue:
+def queue_state(work: PendingWork, timers: Timers, periods: Periods, now: float) -> WelcomedQueue:
     """Return a queue's state for a welcome, with the numbers that differ from the defaults."""
     numbers = work.numbers
     return WelcomedQueue(
         work.queue,
         work.gen,
         not work.dirty,
-        _covered_age_ms(work, own, now),
+        _covered_age_ms(work, timers, now),
         sweep_ms=_unless_default(numbers.sweep_s, periods.sweep_s),
         slack_ms=_unless_default(numbers.slack_s, SLACK_S),
         spread_ms=_unless_default(numbers.spread_s, SPREAD_S),
@@ -625,10 +642,10 @@ def queue_state(work: PendingWork, own: EmbeddedQueues, periods: Periods, now: f
 
 
 def last_empty_receive(
-    work: PendingWork, own: EmbeddedQueues, now: float, entry: SessionQueue, agenda: Agenda[tuple[str, int | str]]
+    work: PendingWork, timers: Timers, now: float, entry: SessionQueue, agenda: Agenda[tuple[str, int | str]]
 ) -> LastEmptyReceive:
     """Return a queue's state for a heartbeat; a scaler also gets the workers (Z5) and the next due time (Z2)."""
-    age_ms = _covered_age_ms(work, own, now)
+    age_ms = _covered_age_ms(work, timers, now)
     if not entry.scaler:
         return LastEmptyReceive(work.gen, age_ms)
     times = [at for kind in ("due", "reread") if (at := agenda.when((kind, work.queue))) is not None]
@@ -636,11 +653,12 @@ def last_empty_receive(
     return LastEmptyReceive(work.gen, age_ms, work.sessions.workers_for(entry), due_ms)
 
 
-def _covered_age_ms(work: PendingWork, own: EmbeddedQueues, now: float) -> int | None:
-    if own.is_embedded(work):
+def _covered_age_ms(work: PendingWork, timers: Timers, now: float) -> int | None:
+    if timers.is_embedded(work):
         # O5: 0 only if nothing is visible in this very tick.
         return 0 if not work.visible else max(1, round((now - work.visible_since) * 1000))
-    return None if work.found_empty_at is None else round((now - work.found_empty_at) * 1000)
+    empty_at = timers.found_empty_at(work)
+    return None if empty_at is None else round((now - empty_at) * 1000)
 
 
 def _unless_default(value_s: float, default_s: float) -> int | None:

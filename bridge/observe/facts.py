@@ -171,6 +171,13 @@ class PutRefused(Fact, frozen=True):
     reason: str
 
 
+class RoundMade(Fact, frozen=True):
+    """All queues of a store of this ``kind`` were asked about at once (B17), ``answered`` or not."""
+
+    kind: str
+    answered: bool
+
+
 class KedaDropped(Fact, frozen=True):
     """A stream of KEDA was ended or rejected; ``reason`` is ``slow`` (it is not read) or ``limit``."""
 

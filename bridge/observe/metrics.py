@@ -84,6 +84,7 @@ COUNTED: Final[dict[type[facts.Fact], tuple[str, str, tuple[str, ...], str]]] = 
         "queuebell_handed_back_messages", "Messages sent with a wake but not accepted by a worker", (), "count",
     ),
     facts.PutRefused: ("queuebell_puts_refused", "Puts answered 429", ("reason",), ""),
+    facts.RoundMade: ("queuebell_rounds", "Questions for all queues of a store at once", ("kind", "answered"), ""),
     facts.KedaDropped: ("queuebell_keda_dropped", "Dropped or rejected streams to KEDA", ("reason",), ""),
     facts.AccessRefused: ("queuebell_refusals", "Requests and sessions without permission", ("reason",), ""),
     facts.StartMissed: ("queuebell_starts_missed", "Wakes that no worker answered in time", (), ""),

@@ -483,6 +483,33 @@ def check_settled(queue: str, outcomes: Sequence[Settled]) -> None:
         )
 
 
+VISIBLE_QUEUES_MAX: Final = 10_000
+"""The most queues that the answer of a round may name."""
+
+
+@runtime_checkable
+class RoundStore(Protocol):
+    """A store that can tell by one question which of its queues have messages (B17)."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of the store, for metrics."""
+        ...
+
+    def fingerprint(self, queue: str) -> str:
+        """See `QueueStore.fingerprint`."""
+        ...
+
+    async def visible_queues(self) -> list[str] | None:
+        """Return the references of all queues that have a message which a receive could return now.
+
+        A queue that is missing in the answer had none at some moment after the call; a paused one has none. Returns
+        None if there are more than 10,000. The requests of one call do not depend on the number of quiet queues, or
+        little (see each store).
+        """
+        ...
+
+
 def digest_of(*parts: str) -> str:
     """Return 32 hex digits that identify these parts together, for `QueueStore.fingerprint`."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]

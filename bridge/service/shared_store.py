@@ -46,6 +46,7 @@ from queuebell.bridge.queues.base import (
     QueueStore,
     Received,
     Release,
+    RoundStore,
     Settled,
     Settlement,
     Settling,
@@ -125,6 +126,11 @@ class SharedStore(ServedStore):
 
     def __str__(self) -> str:
         return str(self._engine)
+
+    @property
+    def round_store(self) -> RoundStore | None:
+        """The store, if it can be asked about all of its queues at once (B17)."""
+        return self._engine if isinstance(self._engine, RoundStore) else None
 
     @property
     def capabilities(self) -> Capabilities:

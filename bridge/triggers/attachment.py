@@ -20,11 +20,13 @@ from queuebell.bridge.contract.wire import Wake, encode_frame
 from queuebell.bridge.core.cluster.subscribers import SUBJECTS
 from queuebell.bridge.service.announcing import Announcer, Subscriber
 from queuebell.bridge.service.channels.brokered import BrokeredSessions
+from queuebell.bridge.service.shared_store import SharedStore
 from queuebell.bridge.service.state.answers import Subject
 from queuebell.bridge.triggers.cluster import BrokerClusterLink
 from queuebell.bridge.triggers.intake import Intake
 from queuebell.bridge.triggers.postgres import PostgresListener
 from queuebell.bridge.triggers.republishing import Republisher
+from queuebell.bridge.triggers.rounds import Rounds
 from queuebell.bridge.triggers.supervisor import SupervisedConnection
 
 if TYPE_CHECKING:
@@ -112,6 +114,7 @@ class Attachments:
                 else BrokerClusterLink(bridge, prefix, heard_by_all, **settings.cluster),
             )
             bridge.add_check(name, self.buses[name].check, required=name in required)
+        self.rounds = _rounds(bridge, [url for url in databases.values() if url not in (ours or {})])
         self.databases: dict[str, PostgresListener] = {}
         for name, url in databases.items():
             own = (ours or {}).get(url, lambda _: False)
@@ -135,9 +138,13 @@ class Attachments:
         """Begin to connect to all; returns immediately."""
         for bus in self._all():
             await bus.start()
+        for each in self.rounds:
+            each.start()
 
     async def stop(self) -> None:
         """Disconnect all; may be called twice."""
+        for each in self.rounds:
+            await each.stop()
         for bus in self._all():
             await bus.stop()
         for sessions in self._sessions.values():
@@ -147,6 +154,23 @@ class Attachments:
 
     def _all(self) -> list[Attachment | PostgresListener]:
         return [*self.buses.values(), *self.databases.values()]
+
+
+def _rounds(bridge: Bridge, databases: Sequence[str]) -> list[Rounds]:
+    """Return what asks the stores whose credentials this bridge has."""
+    found: list[Rounds] = []
+    if isinstance(bridge.store, SharedStore) and bridge.store.round_store is not None:
+        found.append(Rounds(bridge, bridge.store.round_store))
+    for url in databases:
+        from queuebell.bridge.queues.postgres.pgmq import PgmqStore
+        from queuebell.bridge.queues.postgres.store import PostgresStore
+
+        address, _ = take_prefix(url)
+        found.append(Rounds(bridge, PostgresStore(address), owned=True))
+        if "search_path" not in address:
+            pgmq = PgmqStore(f"pgmq://{address.partition('://')[2]}")
+            found.append(Rounds(bridge, pgmq, owned=True))
+    return found
 
 
 class Attachment:

@@ -21,7 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from queuebell.bridge.contract.address import http_addresses
-from queuebell.bridge.contract.bounds import OWN_IN_WORDS, RoughCounts, in_words
+from queuebell.bridge.contract.bounds import OWN_IN_WORDS, RoughCounts, in_words, rounds_in_words
 from queuebell.bridge.contract.errors import BusUnavailable, ConfigurationError, NotAllowed
 from queuebell.bridge.contract.settings import LISTENER_TABLE, SCALE_TABLE
 from queuebell.bridge.core.settings import Numbers, Tuning
@@ -398,6 +398,9 @@ def _show_rules(rules: list[tuple[str, Numbers]], *, on_engine: bool) -> None:
         print(f"  own queues (of this bridge's service): {OWN_IN_WORDS}")
     for match, numbers in rules:
         print(f"  {match}: {in_words(numbers.bound(), sweeps=numbers.sweep_s > 0)}")
+    usual = rules[0][1].sweep_s
+    if usual > 0:
+        print(f"  in PostgreSQL and PGMQ, if the bridge has the database's address: {rounds_in_words(usual)}")
 
 
 def _numbers(match: str, numbers: Numbers) -> dict[str, Any]:

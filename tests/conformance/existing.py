@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuebell.bridge.contract.errors import BadInput, QueueNotFound, Unsupported
-from queuebell.bridge.queues.base import NewMessage, QueueStore, Release, Settlement
+from queuebell.bridge.queues.base import NewMessage, QueueStore, Release, RoundStore, Settlement
 from tests.conformance.leases import LONG, OTHER, QUEUE, LetPass, bodies, claim, new, take
 from tests.conformance.once import KEY, ONE, putting
 
@@ -102,3 +102,32 @@ class ExistingConformance:
             assert await store.oldest_ms(QUEUE) is None
             await store.pause(QUEUE, False)
             assert await store.oldest_ms(QUEUE) is not None
+
+    async def test_a_round_names_the_queues_with_visible_messages(self, store: QueueStore, let_pass: LetPass) -> None:
+        """Not those whose messages are all delayed, leased, expired or paused, nor an empty one."""
+        if not isinstance(store, RoundStore):
+            return
+        assert await store.visible_queues() == []
+        names = [f"conformance/{name}" for name in ("delayed", "leased", "empty", "both", "lapsed")]
+        delayed, leased, empty, both, lapsed = names
+        await store.put(delayed, new(b"1", delay_ms=60_000))
+        for queue in (leased, lapsed, both):
+            await store.put(queue, new(b"1"))
+        await store.put(both, new(b"2", delay_ms=60_000))
+        await store.create(empty)
+        await store.receive(leased, 1, LONG)
+        await store.receive(lapsed, 1, WAIT)
+        await let_pass(WAIT)
+        expected = {lapsed, both}
+        if store.capabilities.time_to_live:
+            await store.put("conformance/expired", new(b"1", ttl_s=1))
+            await let_pass(1.0)
+        if store.capabilities.pause:
+            await store.put("conformance/paused", new(b"1"))
+            await store.pause("conformance/paused")
+        found = await store.visible_queues()
+        assert found is not None
+        assert (len(found), set(found)) == (2, expected)
+        (message,) = (await store.receive(both)).messages
+        await store.settle(both, Settlement(delete=[claim(message)]))
+        assert await store.visible_queues() == [lapsed]

@@ -245,7 +245,7 @@ def test_the_reference_has_every_public_name_once() -> None:
 PROTOCOL = ROOT / "docs" / "reference" / "protocol.md"
 PROTOCOL_RULES = [
     *(f"P{number}" for number in range(1, 6)),
-    *(f"B{number}" for number in range(1, 17)),
+    *(f"B{number}" for number in range(1, 18)),
     *(f"O{number}" for number in range(8)),
     *(f"L{number}" for number in range(1, 13)),
     *(f"S{number}" for number in range(1, 4)),
@@ -289,7 +289,7 @@ def missing(reference: str) -> bool:
 
 
 def test_every_rule_has_its_place() -> None:
-    """P1 to P5, B1 to B16, O0 to O7, L1 to L12, S1 to S3, C1 to C8, C10, Z1 to Z7, in order and each once."""
+    """P1 to P5, B1 to B17, O0 to O7, L1 to L12, S1 to S3, C1 to C8, C10, Z1 to Z7, in order and each once."""
     assert [name for name, _ in _rule.findall(PROTOCOL.read_text(encoding="utf-8"))] == PROTOCOL_RULES
     assert list(REGISTER) == PROTOCOL_RULES
 

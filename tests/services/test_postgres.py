@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from queuebell.bridge.core.settings import Periods
+from queuebell.bridge.observe.facts import RoundMade
 from queuebell.bridge.queues import open_store
 from queuebell.bridge.queues.postgres.schema import init
-from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.service.bridge import Bridge, BridgeSettings
 from queuebell.bridge.triggers.attachment import Attachments
 from queuebell.listeners import Listener, Message, Retry
+from tests.bridge.queues.pgmq_rig import pgmq_sql, run_script
 from tests.chaos.worker import Options
 from tests.support.postgres import PostgresServer, execute, running
 from tests.support.processes import Processes, until
@@ -28,6 +31,52 @@ QUEUE = "billing/orders"
 def server() -> Iterator[PostgresServer]:
     with running() as server:
         yield server
+
+
+@pytest.mark.system
+async def test_one_question_a_period_for_all_queues_of_a_database(server: PostgresServer) -> None:
+    """A message that nobody announced is found; each store's answer stands for its own queues, and for no others."""
+    url, seen = server.url(), asyncio.Queue[str]()
+    await init(url)
+    await run_script(url, pgmq_sql())
+    pgmq = url.replace("postgres://", "pgmq://")
+    places = [(url, "billing/orders"), (url, "billing/quiet"), (pgmq, "pgmq/orders"), (pgmq, "pgmq/quiet")]
+    rounds: list[RoundMade] = []
+    async with (
+        Bridge(settings=BridgeSettings(periods=Periods(sweep_s=2.0))) as bridge,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        bridge.observe(lambda fact: rounds.append(fact) if isinstance(fact, RoundMade) else None)
+        await stack.enter_async_context(Attachments(bridge, postgres=[url]))
+        listeners = {
+            queue: Listener(
+                store, queue, lambda message: seen.put_nowait(message.queue), bridge=bridge, handle_signals=False
+            )
+            for store, queue in places
+        }
+        tasks = [asyncio.create_task(each.run(), name=queue) for queue, each in listeners.items()]
+        await until(
+            lambda: all((state := bridge.describe(queue)) and not state.dirty for queue in listeners), "all looked"
+        )
+        for store, queue in places:
+            async with open_store(store) as opened:
+                await opened.create(queue)
+        for store, queue in places[::2]:
+            async with open_store(store) as opened:
+                await opened.put(queue, ["1"])
+        async with asyncio.timeout(200):
+            assert {await seen.get(), await seen.get()} == {"billing/orders", "pgmq/orders"}
+        made = len(rounds)
+        await until(lambda: len(rounds) >= made + 4, "two rounds of each store")
+        assert {(fact.kind, fact.answered) for fact in rounds} == {("postgres", True), ("pgmq", True)}
+        work = [bridge.scheduler.pending.by_queue[queue] for _, queue in places]
+        assert [[each.found_empty(of) for of in work] for each in bridge.scheduler.timers.rounds] == [
+            [True, True, False, False],
+            [False, False, True, True],
+        ]
+        for each in listeners.values():
+            await each.stop()
+        await asyncio.gather(*tasks)
 
 
 @contextlib.asynccontextmanager

@@ -32,6 +32,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Bridges that take turns (C1 to C10) on a broker that all of them reach; several need a store elsewhere."""
     doors: bool = False
     """Whether several bridges serve the queues of the store, and workers and producers reach them only there (C8)."""
+    rounds: bool = False
+    """Whether the bridges ask the store elsewhere about all of its queues at once, in place of sweeps (B17)."""
     named: bool = True
     """Whether triggers name their publish; a producer of bare ones publishes one without a body after each put."""
     every_s: float = 0.0

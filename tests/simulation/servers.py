@@ -25,6 +25,7 @@ from queuebell.bridge.observe.facts import (
     Fact,
     HandedBack,
     OwnerStuck,
+    RoundMade,
     SessionClosed,
     SettledByPeer,
     StartMissed,
@@ -39,10 +40,11 @@ from queuebell.bridge.service.bridge import Bridge, BridgeSettings
 from queuebell.bridge.service.channels.brokered import BrokeredSessions
 from queuebell.bridge.triggers.attachment import Attachment
 from queuebell.bridge.triggers.cluster import BrokerClusterLink
+from queuebell.bridge.triggers.rounds import Rounds
 from tests.simulation.access import WatchedFile, WatchedSessions, open_access
 from tests.simulation.faults import Exceptions
 from tests.simulation.process import Process
-from tests.simulation.store_calls import DoorServer, EngineStore, StoreServer
+from tests.simulation.store_calls import AskedStore, DoorServer, EngineStore, StoreServer
 from tests.simulation.wire import BrokerServer, SimulatedBroker, WireServer
 from tests.simulation.worker import capabilities_of
 from tests.simulation.world import EPOCH
@@ -294,6 +296,11 @@ class BridgeServer:
             exceptions.spoil(self._line, "broadcast", "send_triggers")
         if world.desk is not None:
             world.desk.restarted()
+        self._rounds: Rounds | None = None
+        if plan.rounds:
+            asked = AskedStore(world, process, world.store_host, capabilities_of(world))
+            exceptions.spoil(asked, "visible_queues")
+            self._rounds = Rounds(self.bridge, asked)
         self._attachment: Attachment | None = None
         self._sessions: BrokeredSessions
         self._store_server: StoreServer | None = None
@@ -312,6 +319,8 @@ class BridgeServer:
         world, process, bridge, plan = self._world, self._process, self.bridge, self._world.plan
         world.emit("bridge", self.boot, True)
         await bridge.start()
+        if self._rounds is not None:
+            self._rounds.start()
         bridge.subscribe(self._exceptions.hear("a subscriber"))
         if plan.store == "own":
             for queue, work in bridge.scheduler.pending.by_queue.items():
@@ -352,6 +361,8 @@ class BridgeServer:
             self._store_server.draining = True
         await asyncio.sleep(0.01)
         bridge.end_sessions()
+        if self._rounds is not None:
+            await self._rounds.stop()
         if self._attachment is not None:
             await self._attachment.stop()
             await self._sessions.stop()
@@ -380,6 +391,8 @@ class BridgeServer:
             world.reached(REACHED[type(fact)])
         if isinstance(fact, AuditFound):
             world.emit("audited", fact.queue, fact.visible)
+        elif isinstance(fact, RoundMade):
+            world.reached("round answered" if fact.answered else "round failed")
         elif isinstance(fact, SettledByPeer):
             world.reached(f"mark forgiven by {fact.by}")
         elif isinstance(fact, SessionClosed) and world.plan.bridges > 1 and fact.reason == ELSEWHERE:
@@ -421,6 +434,12 @@ class StoreHost:
 
     async def depth(self, queue: str) -> Depth | None:
         return self._carry_out(self._depth, queue)
+
+    async def visible_queues(self, _: str) -> list[str]:
+        def found(_: str) -> list[str]:
+            return [name for name, each in self._engine.state.queues.items() if each.tally.visible]
+
+        return cast("list[str]", self._carry_out(found, ""))
 
     def _depth(self, queue: str) -> Depth | None:
         there, blind = self._engine.depth(queue), self._world.trouble["false_empty"]

@@ -68,6 +68,8 @@ class StoreServer:
             "settle": store.settle,
             "depth": store.depth,
         }
+        if hasattr(store, "visible_queues"):
+            self._operations["visible_queues"] = store.visible_queues
         self._boot = boot
         self._draw = process.kernel.chance(f"{process.name}/store").random
         self._tasks: set[asyncio.Task[None]] = set()
@@ -308,6 +310,16 @@ class EngineStore(RemoteStore):
     async def queues(self, *_: object, **__: object) -> list[str]:
         """Return none: it is asked only whether it is there."""
         return []
+
+
+class AskedStore(EngineStore):
+    """The store as a bridge reaches it that asks about all queues at once (`bridge.queues.base.RoundStore`)."""
+
+    kind = ""
+
+    async def visible_queues(self) -> list[str] | None:
+        self._world.rounds += 1
+        return cast("list[str]", await self._call("visible_queues", ""))
 
 
 class _Asked:

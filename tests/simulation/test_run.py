@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from queuebell.bridge.access.access_watch import AccessWatch
 from queuebell.bridge.access.keys import Access, AccessList, Identity
+from queuebell.bridge.core.timers import Round, Timers
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.bridge.service import bridge as service
 from queuebell.bridge.service import sessions
@@ -228,12 +229,14 @@ def test_forgotten_leases_are_lost() -> None:
 
 def test_quiet_hours_cost_what_is_promised() -> None:
     """An empty own queue sees no receive in an hour; one elsewhere its sweeps, and at most 67."""
-    for name, most in (("own-wire", 0), ("elsewhere-wire", 67)):
-        plan = replace(PRESETS[name], hours=60 / 3600, faults=(), quiet_s=3600.0)
+    for name, rounds, most in (("own-wire", False, 0), ("elsewhere-wire", True, 0), ("elsewhere-wire", False, 67)):
+        plan = replace(PRESETS[name], rounds=rounds, hours=60 / 3600, faults=(), quiet_s=3600.0)
         outcome: Outcome = run(plan, 1)
         assert outcome.ok, outcome.violations
         assert outcome.receives_per_hour_empty is not None
         assert outcome.receives_per_hour_empty <= most
+        if rounds:
+            assert 60 <= outcome.coverage["round answered"] * 3600 / outcome.virtual_s <= 67
     assert outcome.receives_per_hour_empty >= 50
 
 
@@ -268,6 +271,33 @@ def test_exceptions_at_any_call_lose_nothing(name: str, changes: dict[str, objec
     outcome = run(plan, 3)
     assert outcome.violations == []
     assert any(each.startswith("exception in ") for each in outcome.coverage)
+
+
+ROUNDS: list[tuple[str, dict[str, Any]]] = [
+    ("elsewhere-wire", {"queues": 3}),
+    ("cluster-elsewhere-wire", {"queues": 2, "bridges": 2}),
+    ("elsewhere-broker", {"queues": 3, "quiet_s": 600.0, "quiet_restart": True}),
+    ("elsewhere-wire", {"scalers": 1, "workers": 2}),
+    ("cluster-own-wire", {"queues": 3, "bridges": 2}),
+]
+"""One and several bridges, sessions of both kinds, a scaler, and a store that bridges share."""
+
+
+@pytest.mark.parametrize("seeds", chunks(len(ROUNDS), 15, 120), ids=str)
+def test_every_seed_of_rounds_holds(seeds: range) -> None:
+    """Bridges ask the store about all queues at once, and the bounds stay."""
+    plans = [replace(PRESETS[name], rounds=True, messages=30, **more) for name, more in ROUNDS]
+    every_seed_holds(lambda seed: plans[seed % len(plans)], seeds, "I1 I4 I5 I7")
+
+
+def test_rounds_that_claim_too_much_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round that counts a queue as empty in which it found messages puts off its sweep and every dead-man timer."""
+    plan = replace(PRESETS["elsewhere-wire"], rounds=True, queues=3, messages=30)
+    assert run(plan, 3).ok
+    monkeypatch.setattr(Round, "found_empty", lambda self, work: True)
+    monkeypatch.setattr(Timers, "round_found", lambda self, work, now, began: None)
+    found = run(plan, 3)
+    assert found.total["lost"] and "I1" in found.broken
 
 
 FAVOURED, QUIET = Share(weight=4), {"quiet_s": 600.0, "quiet_restart": True}

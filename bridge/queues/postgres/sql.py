@@ -518,3 +518,20 @@ LISTING: Final = f"""
 SELECT page.name, q.metadata::text AS metadata
 FROM ({NAMES}) AS page LEFT JOIN queuebell_queues AS q ON q.name = page.name ORDER BY page.name
 """  # noqa: S608
+
+# From one queue to the next by the index that receives use: the cost grows with the queues that have messages, and not
+# with their messages. Names are compared as in the index.
+VISIBLE_QUEUES: Final = f"""
+WITH RECURSIVE named AS (
+    (SELECT queue FROM queuebell_messages ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.queue FROM queuebell_messages AS m WHERE m.queue > named.queue ORDER BY m.queue LIMIT 1)
+    FROM named WHERE named.queue IS NOT NULL
+), {MOMENT}
+SELECT named.queue AS name FROM named CROSS JOIN LATERAL (
+    SELECT FROM queuebell_messages WHERE queue = named.queue AND visible_at <= {NOW} AND {_ALIVE}
+    ORDER BY visible_at, id LIMIT 1
+) AS first
+WHERE NOT EXISTS (SELECT FROM queuebell_queues WHERE name = named.queue AND paused)
+LIMIT $1
+"""  # noqa: S608

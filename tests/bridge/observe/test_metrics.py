@@ -70,7 +70,8 @@ HAPPENED = (
     facts.Triggered(HERE, "http", 3, count=2), facts.Triggered(HERE, "nats", 1), facts.DuplicateDropped(HERE, "mqtt"),
     facts.TriggerRefused("nats", "bad_trigger"), facts.Woken(HERE, 1, "trigger", 0.003, 2),
     facts.Woken(THERE, 2, "sweep", 200.0, 0), facts.HandlerStarted(HERE, 0.02), facts.HandedBack(HERE, 4),
-    facts.PutRefused("bytes"), facts.KedaDropped("slow"), facts.AccessRefused("forbidden", "shop", "put", HERE, "::1"),
+    facts.PutRefused("bytes"), facts.RoundMade("postgres", True),
+    facts.KedaDropped("slow"), facts.AccessRefused("forbidden", "shop", "put", HERE, "::1"),
     facts.StartMissed(HERE, 1, 2), facts.SettledByPeer(HERE, "name", "b"), facts.ActedLate(HERE),
     facts.ClusterMessageRefused("b", "why"), facts.MemberGone("b", "a", leaving=True),
     facts.MemberGone("c", "a", leaving=False), facts.OwedDropped(HERE), facts.OwnerStuck(HERE, 1),
@@ -145,6 +146,7 @@ receives_total{result="found",wake_source="poll"} 3
 receives_total{result="found",wake_source="trigger"} 2
 receives_total{result="found",wake_source="unreported"} 3
 refusals_total{reason="forbidden"} 1
+rounds_total{answered="yes",kind="postgres"} 1
 sessions 1
 starts_missed_total 1
 suspends_total 1

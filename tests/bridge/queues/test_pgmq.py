@@ -67,7 +67,8 @@ async def test_what_the_database_makes_of_bodies(database: str, pgmq: PgmqStore)
     plain = [b'{"order": 7}', b"[1.50, -3, null, true]", b'"text"', b'{"a": 2, "$text": 1}']
     odd = [
         b"", b"plain", b"\x00\xff", b"NaN", b"1e400", b"1E-9999", b'"\\u0000"', b'"\\ud800"', b'{"a": 1, "a": 2}',
-        b'{"$text": "mine"}', b'{"$base64": "!"}', b"[" * 60_000, b"9" * 5000,
+        b'{"$text": "mine"}', b'{"$base64": "!"}', b"[" * 60_000, b"9" * 5000, b"0." + b"1" * 17_000,
+        b"[" + b",".join([b"1e99"] * 9000) + b"]",
     ]  # fmt: skip
     await pgmq.put(QUEUE, [*plain, *odd])
     assert [message.body for message in await pgmq.peek(QUEUE)] == [*plain, *odd]
@@ -79,6 +80,26 @@ async def test_what_the_database_makes_of_bodies(database: str, pgmq: PgmqStore)
     assert all(outcome.ok for outcome in (await pgmq.settle(QUEUE, Settlement(extend=bodies))).extend)
     changed = await execute(database, "SELECT message::text FROM pgmq.q_orders ORDER BY msg_id")
     assert [body_of(text) for (text,) in changed] == [*odd, *plain]
+
+
+@pytest.mark.system
+async def test_nothing_that_another_producer_sends_stops_a_queue(database: str, pgmq: PgmqStore) -> None:
+    """Too deep or too long for Python, with times that it does not have: each is received, as its JSON."""
+    await execute(database, "SELECT pgmq.create('orders')")
+    deep, long = f'{{"$n": {"[" * 1500}{"]" * 1500}}}', f'{{"$n": {"9" * 5000}}}'
+    for text in (deep, long, '{"$base64": "!"}'):
+        await execute(database, "SELECT pgmq.send('orders', $1::text::jsonb)", text)
+    await run_script(
+        database,
+        "UPDATE pgmq.q_orders SET enqueued_at = '20000-01-01', read_ct = 2147483647 WHERE msg_id = 1;"
+        "UPDATE pgmq.q_orders SET vt = '0044-03-15 BC', enqueued_at = '-infinity', read_ct = -5 WHERE msg_id = 2",
+    )
+    assert len(await pgmq.peek(QUEUE)) == 3
+    received = (await pgmq.receive(QUEUE, 3)).messages
+    assert [message.body.decode() for message in received] == [long, deep, '{"$base64": "!"}']
+    assert [message.inserted_at.year for message in received][:2] == [1970, 9999]
+    claims = [Claim(message.id, message.pop_receipt) for message in received]
+    assert all(outcome.ok for outcome in (await pgmq.settle(QUEUE, Settlement(delete=claims))).delete)
 
 
 @pytest.mark.system
@@ -146,6 +167,15 @@ async def test_names(database: str, pgmq: PgmqStore) -> None:
     assert len(await pgmq.peek("pgmq/Orders")) == 1
     await pgmq.delete(QUEUE)
     assert await pgmq.exists("pgmq/Orders")
+    raced = await asyncio.gather(
+        *(pgmq.put(f"pgmq/{name}", [b"1"]) for name in ("races", "Races", "RACES", "races")), return_exceptions=True
+    )
+    assert sum(isinstance(each, BadQueueReference) for each in raced) in (2, 3)
+    assert (
+        sum(isinstance(each, list) for each in raced) + sum(isinstance(each, BadQueueReference) for each in raced) == 4
+    )
+    (left,) = [name for name in await pgmq.queues() if name.lower() == "pgmq/races"]
+    await pgmq.delete(left)
     longest = "pgmq/" + "q" * 40
     await pgmq.put(f"{longest}-poison", [b"1"])
     for wrong in (f"{longest}q-poison", "pgmq/a--b", "billing/orders"):
@@ -234,6 +264,36 @@ async def test_what_is_wrong_with_the_database_is_said(
     await run_script(database, "DROP TABLE pgmq.q_orders")
     with pytest.raises(StoreError, match="dropped or altered"):
         await pgmq.put(QUEUE, [b"1"])
+    await pgmq.delete(QUEUE)
+    assert await pgmq.queues() == []
+
+
+@pytest.mark.system
+async def test_what_notifies_and_what_cannot(database: str, pgmq_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """One queue that cannot be changed is named, and costs the others nothing; no put fails by the trigger."""
+    for name in ("good", "gone", "theirs"):
+        await execute(database, "SELECT pgmq.create($1)", name)
+    await run_script(
+        database,
+        "DROP TABLE pgmq.q_gone; CREATE ROLE keeper LOGIN; GRANT ALL ON SCHEMA pgmq TO keeper;"
+        "ALTER TABLE pgmq.meta OWNER TO keeper; ALTER TABLE pgmq.q_good OWNER TO keeper",
+    )
+    init = ["queue", "init", pgmq_url.replace("postgres@", "keeper@"), "--notify"]
+    assert await asyncio.to_thread(main, init) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first == "every message sent to a queue notifies the channel queuebell"
+    assert [line.split(";")[0] for line in others] == ["but not to pgmq/gone", "but not to pgmq/theirs"]
+    sends = "SELECT pgmq.send('good', '1', 'infinity'::timestamptz), pgmq.send('good', '1', '-infinity'::timestamptz)"
+    async with joined(database) as connection:
+        await connection.execute(sends)
+    await run_script(
+        database,
+        "REVOKE EXECUTE ON FUNCTION pgmq.queuebell_notify_put FROM PUBLIC; CREATE ROLE maker;"
+        "GRANT ALL ON SCHEMA pgmq TO maker; GRANT ALL ON pgmq.meta TO maker; SET ROLE maker;"
+        "SELECT pgmq.create('later')",
+    )
+    async with open_store(pgmq_url) as store:
+        assert await store.queues() == ["pgmq/gone", "pgmq/good", "pgmq/later", "pgmq/theirs"]
 
 
 @pytest.mark.parametrize("wrong", ["?done=keep", "?account=a/b", "?pool_size=0", "?what=1"])

@@ -1,0 +1,87 @@
+"""Rounds: one question a period to a store, in place of a sweep of each of its queues (B17).
+
+The bridge asks with its own credentials: `serve --postgres` has those of a database, `serve --store` those of the store
+that bridges share. Where a round fails, its queues are swept one by one, as they are in stores that no bridge can ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from queuebell.bridge.contract.errors import BadQueueReference, QueuebellError
+from queuebell.bridge.contract.throttle import Throttle
+from queuebell.bridge.observe.facts import RoundMade
+from queuebell.bridge.observe.slices import sliced
+from queuebell.bridge.observe.swallowed import swallow, swallowing, unless_cancelled
+
+if TYPE_CHECKING:
+    from queuebell.bridge.queues.base import RoundStore
+    from queuebell.bridge.service.bridge import Bridge
+
+log = logging.getLogger("queuebell.bridge")
+
+QUEUES_AT_ONCE: Final = 100
+"""How many queues are checked before other tasks run."""
+WARN_EVERY_S: Final = 600.0
+ROUND: Final = "a round"
+
+
+class Rounds:
+    """Asks one store once a period, after a listener of it was here; ``owned`` also closes it in the end."""
+
+    def __init__(self, bridge: Bridge, store: RoundStore, *, owned: bool = False) -> None:
+        self._bridge = bridge
+        self._store = store
+        self._owned = owned
+        self._round = bridge.scheduler.add_round(self._fingerprint)
+        self._throttle = Throttle(WARN_EVERY_S)
+        self._asking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to ask, if there are sweeps."""
+        if self._round.every_s:
+            self._asking = asyncio.create_task(self._ask_again(), name=f"rounds[{self._store.kind}]")
+
+    async def stop(self) -> None:
+        """End it; may be called twice."""
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+        if self._owned:
+            await self._store.close()  # type: ignore[attr-defined]
+
+    def _fingerprint(self, queue: str) -> str:
+        try:
+            return self._store.fingerprint(queue)
+        except BadQueueReference:
+            # No queue of this store has such a name.
+            return ""
+
+    async def _ask_again(self) -> None:
+        while True:
+            await asyncio.sleep(self._round.every_s)
+            if self._round.wanted:
+                await self._ask()
+
+    async def _ask(self) -> None:
+        bridge = self._bridge
+        began = bridge.now()
+        found = None
+        try:
+            found = await unless_cancelled(self._store.visible_queues())
+        except QueuebellError as error:
+            if self._throttle.passes(began) is not None:
+                log.warning("the question for all queues of %s failed; each is swept by itself: %s", self._store, error)
+        except Exception as error:  # noqa: BLE001 - it costs this round only
+            swallow(ROUND, error)
+        bridge.emit(RoundMade(self._store.kind, found is not None))
+        if found is None or bridge.stopped:
+            return
+        self._round.answered(began, found)
+        for part in sliced(found, QUEUES_AT_ONCE):
+            with swallowing(ROUND):
+                bridge.scheduler.round_found(bridge.now(), part, began)
+            bridge.drive()
+            await asyncio.sleep(0)

@@ -140,6 +140,8 @@ class PendingWork(msgspec.Struct, eq=False):
     triggered_at: float | None = None
     counted: Counted | None = None
     buried: CountedBuried | None = None
+    round: object = None
+    """The round that asks the store of its listeners about this queue (B17)."""
     store: str = ""
     """The kind of external store that its listeners use, as last reported."""
     wakes: Mapping[str, int] = msgspec.field(default_factory=lambda: _NOTHING)

@@ -439,10 +439,6 @@ class QueueSessions:
             return None
         return next((entry for entry in self._full_scalers.values() if entry.starting and entry.capacity), None)
 
-    def only_store(self, store: str) -> bool:
-        """Return whether sessions report this store, and none reports another."""
-        return len(self._stores) == 1 and store in self._stores
-
     def any_other_store(self, store: str | None, excluding: Iterable[int]) -> bool:
         """Return whether a session outside ``excluding`` reports a store and all that do report another one.
 

@@ -131,6 +131,11 @@ class Timers:
         empty_at = self.found_empty_at(work)
         return work.born_at if empty_at is None else max(empty_at, work.born_at)
 
+    def on_hello(self, work: PendingWork, store: str | None) -> None:
+        """Note which round a queue belongs to; all its listeners use the same store (B11)."""
+        if store is not None and self.rounds:
+            work.round = next((each for each in self.rounds if each.is_of(work.queue, store)), None)
+
     def round_found(self, work: PendingWork, now: float, began: float) -> None:
         """Check a queue in which a round found a message that nobody announced (B17)."""
         newer = work.found_empty_at is not None and work.found_empty_at >= began
@@ -203,9 +208,11 @@ class Round:
         self._fingerprint = fingerprint
         self._found: frozenset[str] = frozenset()
 
-    def on_hello(self, queue: str, store: str | None) -> None:
-        """Note a listener of a queue, which names its store."""
-        self.wanted = self.wanted or (store is not None and store == self._fingerprint(queue))
+    def is_of(self, queue: str, store: str) -> bool:
+        """Return whether a listener of a queue, which names its ``store``, uses the one that is asked."""
+        found = store == self._fingerprint(queue)
+        self.wanted = self.wanted or found
+        return found
 
     def answered(self, began: float, found: Collection[str]) -> None:
         """Record that a round which began then found visible messages in these queues, and in no others."""
@@ -213,8 +220,8 @@ class Round:
             self.began, self._found = began, frozenset(found)
 
     def found_empty(self, work: PendingWork) -> bool:
-        """Return whether the newest round found this queue empty; only where all listeners use this store."""
-        return work.queue not in self._found and work.sessions.only_store(self._fingerprint(work.queue))
+        """Return whether the newest round found this queue empty; only where its listeners use this store."""
+        return work.round is self and work.queue not in self._found
 
     def next_sweep(self, work: PendingWork, draw: Draw) -> float:
         """Return when a queue that the newest round found empty is due for a sweep of its own, if no other follows."""

@@ -302,8 +302,7 @@ class WakeScheduler:
         for sub in frame.queues:
             work = self.pending.open(sub.queue, now)
             work.store = frame.store or work.store
-            for each in self.timers.rounds:
-                each.on_hello(sub.queue, sub.store)
+            self.timers.on_hello(work, sub.store)
             unknown = work.found_empty_at is None and not work.dirty and not work.any_due
             unknown |= coordinator.on_hello(work, now, sub.store) and not work.dirty
             old = session.queues.get(sub.queue)

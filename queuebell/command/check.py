@@ -400,7 +400,7 @@ def _show_rules(rules: list[tuple[str, Numbers]], *, on_engine: bool) -> None:
         print(f"  {match}: {in_words(numbers.bound(), sweeps=numbers.sweep_s > 0)}")
     usual = rules[0][1].sweep_s
     if usual > 0:
-        print(f"  in PostgreSQL and PGMQ, if the bridge has the database's address: {rounds_in_words(usual)}")
+        print(f"  in PostgreSQL, PGMQ and Redis, if the bridge has its address: {rounds_in_words(usual)}")
 
 
 def _numbers(match: str, numbers: Numbers) -> dict[str, Any]:

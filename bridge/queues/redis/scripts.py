@@ -539,6 +539,49 @@ return {{'ok', math.max(0, math.floor((now - since) / 1000))}}
 """
 )
 
+# KEYS are four of each queue: its stream, when entries become visible, when they expire, its state. Where it would have
+# to skip too many expired or delayed entries, it says that one may be visible.
+VISIBLE: Final = f"""
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+
+local function visible(stream, due, expires, state)
+    if redis.call('EXISTS', stream) == 0 or redis.call('HEXISTS', state, 'paused') == 1 then return false end
+    local function alive(id)
+        local ends = redis.call('ZSCORE', expires, id)
+        return not (ends and tonumber(ends) <= now)
+    end
+    local back = redis.call('ZRANGEBYSCORE', due, '-inf', string.format('%.0f', now), 'LIMIT', 0, 100)
+    for _, id in ipairs(back) do
+        if alive(id) then return true end
+    end
+    if #back == 100 then return true end
+    local from, passed = '0-0', 0
+    for _, each in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+        if each[2] == '{GROUP}' then
+            for i = 1, #each, 2 do
+                if each[i] == 'last-delivered-id' then from = each[i + 1] end
+            end
+        end
+    end
+    while passed < {PASSED} do
+        local page = redis.call('XRANGE', stream, '(' .. from, '+', 'COUNT', 100)
+        for _, entry in ipairs(page) do
+            if not redis.call('ZSCORE', due, entry[1]) and alive(entry[1]) then return true end
+        end
+        if #page < 100 then return false end
+        from, passed = page[100][1], passed + 100
+    end
+    return true
+end
+
+local found = {{'ok'}}
+for i = 1, #KEYS, 4 do
+    if visible(KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3]) then found[#found + 1] = (i + 3) / 4 end
+end
+return found
+"""
+
 EXISTS: Final = _COMMON + "return {'ok', missing() and 0 or 1}\n"
 
 # The stream's last id stays, so that no id repeats even if the clock goes back.

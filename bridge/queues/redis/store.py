@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import secrets
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from queuebell.bridge.contract.headers import headers_in
 from queuebell.bridge.contract.names import is_token, parse_reference
 from queuebell.bridge.queues.base import (
     PUT_WINDOW_S,
+    VISIBLE_QUEUES_MAX,
     AsyncConnection,
     Capabilities,
     Claim,
@@ -48,6 +50,8 @@ from queuebell.bridge.queues.redis.connections import RedisAddress, RedisConnect
 ANSWER_S: Final = 5.0
 """Time-out of an answer; less than a listener's time-out R."""
 SCANNED: Final = 1000
+ASKED_AT_ONCE: Final = 200
+"""How many queues one script of a round looks at: some 2 ms, in which Redis does nothing else."""
 KEY_SUFFIXES: Final = ("due", "receipts", "expires", "bodies", "queue", "once", "windows")
 SEARCHED_MAX: Final = 20_000
 """Up to so many keys of a database are scanned for similar names."""
@@ -58,7 +62,7 @@ _SHA: Final = {
     for text in (
         scripts.PUT, scripts.RECEIVE, scripts.SETTLE, scripts.PEEK, scripts.DEPTH, scripts.CLEAR, scripts.PAUSE,
         scripts.CREATE, scripts.DELETE, scripts.PUT_EXISTING, scripts.PUT_ONCE, scripts.PUT_ONCE_EXISTING,
-        scripts.EXISTS, scripts.OLDEST, scripts.COUNTS,
+        scripts.EXISTS, scripts.OLDEST, scripts.COUNTS, scripts.VISIBLE,
     )
 }  # fmt: skip
 _KEYLESS: Final = frozenset(
@@ -212,6 +216,19 @@ class RedisStore(CheckedOnceStore):
         (there,) = await self._run(scripts.EXISTS, queue)
         return bool(there)
 
+    async def visible_queues(self) -> list[str] | None:
+        """Return the queues with visible messages: a scan of the database's keys, and a script for 200 queues.
+
+        Names some that have none if over 1,000 delayed entries come first.
+        """
+        names = await self._queues("", "", sys.maxsize)
+        found: list[str] = []
+        for part in (names[start : start + ASKED_AT_ONCE] for start in range(0, len(names), ASKED_AT_ONCE)):
+            keys = [key for name in part for key in self._round_keys(name)]
+            _, *places = await self._eval(scripts.VISIBLE, len(keys), *keys)
+            found += [part[place - 1] for place in places]
+        return None if len(found) > VISIBLE_QUEUES_MAX else found
+
     async def oldest_ms(self, queue: str) -> int | None:
         """Return how long the oldest message has waited; skips up to 1000 delayed or released entries."""
         try:
@@ -271,21 +288,29 @@ class RedisStore(CheckedOnceStore):
         stream = f"{self._prefix}:{{{parse_reference(queue)}}}"
         return (stream, *(f"{stream}:{part}" for part in KEY_SUFFIXES))
 
+    def _round_keys(self, queue: str) -> tuple[str, ...]:
+        stream, due, _, expires, _, state, *_ = self._keys(queue)
+        return stream, due, expires, state
+
     async def _run(self, script: str, queue: str, *given: str | bytes | int) -> list[Any]:
         """Run a script; return its answer without the first word. Raises `QueueNotFound` and as `_call` does."""
         keys = self._keys(queue)[: 6 if script in _KEYLESS else None]
         rest = (len(keys), *keys, *given)
         while True:
-            try:
-                answer = await self._call("EVALSHA", _SHA[script], *rest)
-            except Unscripted:  # The script did not run.
-                answer = await self._call("EVAL", script, *rest)
+            answer = await self._eval(script, *rest)
             match answer[0]:
                 case b"missing":
                     raise QueueNotFound(f"there is no queue {queue}")
                 case b"ok":
                     return list(answer[1:])
             # Otherwise it only removed many expired messages.
+
+    async def _eval(self, script: str, *rest: str | bytes | int) -> list[Any]:
+        try:
+            answer = await self._call("EVALSHA", _SHA[script], *rest)
+        except Unscripted:  # The script did not run.
+            answer = await self._call("EVAL", script, *rest)
+        return list(answer)
 
     async def _call(self, *command: str | bytes | int) -> Any:
         self._check_open()

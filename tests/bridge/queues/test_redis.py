@@ -199,3 +199,20 @@ class TestTroubles:
             async with RedisStore(f"{where}?tls_ca={tmp_path}/none") as store:
                 with pytest.raises(ConfigurationError, match="tls_ca"):
                     await store.depth(QUEUE)
+
+
+@pytest.mark.system
+async def test_a_round_of_many_queues_and_of_many_delays(store: RedisStore) -> None:
+    """Script after script; a thousand delayed messages are no visible one."""
+    names = [f"shop/q{number}" for number in range(250)]
+    for name in names:
+        await store.put(name, new(b"1"))
+        await store.receive(name, 1, LONG)
+    assert await store.visible_queues() == []
+    for name in names[::50]:
+        await store.put(name, new(b"2"))
+    for _ in range(32):
+        await store.put(QUEUE, new(*[b"later"] * 32, delay_ms=60_000))
+    found = await store.visible_queues()
+    assert found is not None
+    assert sorted(found) == sorted(names[::50])

@@ -27,6 +27,7 @@ CAPACITY_MAX = 1_000_000
 MS_MAX = 10 * 365 * 86_400_000
 FAILURE_CHARS_MAX = 1000
 HELD_CHARS_MAX = 40
+PLACE_CHARS_MAX = 64
 RUNNING_MS = 5000
 RUNNING_MAX = 20
 RUNNING_CHARS_MAX = 256
@@ -109,6 +110,8 @@ class EmptyReceive(_Frame, frozen=True, tag="cover"):
     store: str | None = None
     own: bool = False
     after_ms: Ms = 0
+    place: Annotated[str, Meta(max_length=PLACE_CHARS_MAX)] | None = None
+    """Which tables of which server it read, by 32 hex digits; None if the store does not say (B17)."""
     instance: str | None = None
     seq: int | None = None
 

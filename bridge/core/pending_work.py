@@ -142,6 +142,8 @@ class PendingWork(msgspec.Struct, eq=False):
     buried: CountedBuried | None = None
     round: object = None
     """The round that asks the store of its listeners about this queue (B17)."""
+    place: str | None = None
+    """Which tables its newest empty receive read, as far as is known."""
     store: str = ""
     """The kind of external store that its listeners use, as last reported."""
     wakes: Mapping[str, int] = msgspec.field(default_factory=lambda: _NOTHING)

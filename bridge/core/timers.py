@@ -57,7 +57,7 @@ class Timers:
         # Never early: a gap measured from two clocks is less exact than a due time.
         nearer = max(0.0, gap_s - SHIFT_MARGIN_S)
         for each in self.rounds:
-            each.began = None
+            each.suspended(now)
         for work in self._d.pending.by_queue.values():
             if work.found_empty_at is not None:
                 # Otherwise listeners would be sent too recent an empty receive and check too late (L10).
@@ -191,20 +191,27 @@ ROUND_SHARE = 1 - SWEEP_JITTER
 """A round begins when the earliest sweep would be due; its answer postpones sweeps to the last tenth of a period."""
 
 
+HERE = "here"
+"""The place of receives through this bridge."""
+
+
 class Round:
     """Ask one store about all of its queues at once, in place of a sweep of each (B17).
 
-    ``fingerprint`` returns that of a queue in the store (B11). The answer only postpones sweeps and requests checks: it
-    settles nothing, and without it every queue has its own sweep.
+    ``fingerprint`` returns that of a queue in the store (B11); ``here`` if it is the store of this bridge. The answer
+    only postpones sweeps and requests checks: it settles nothing, and without it every queue has its own sweep.
     """
 
-    def __init__(self, fingerprint: Callable[[str], str], period_s: float) -> None:
+    def __init__(self, fingerprint: Callable[[str], str], period_s: float, *, here: bool) -> None:
         self.wanted = False
         """Whether a listener of the store has been here."""
         self.every_s = period_s * ROUND_SHARE
         """The time between the begins of two rounds; 0 if there are no sweeps."""
         self.began: float | None = None
         """When the newest answered round began; None before the first."""
+        self._resumed_at = -math.inf
+        self._here = here
+        self._place: str | None = None
         self._fingerprint = fingerprint
         self._found: frozenset[str] = frozenset()
 
@@ -214,14 +221,28 @@ class Round:
         self.wanted = self.wanted or found
         return found
 
-    def answered(self, began: float, found: Collection[str]) -> None:
-        """Record that a round which began then found visible messages in these queues, and in no others."""
-        if self.began is None or began >= self.began:
-            self.began, self._found = began, frozenset(found)
+    def answered(self, began: float, found: Collection[str], place: str | None) -> None:
+        """Record that a round which began then found visible messages in these queues of ``place``, and in no others.
+
+        None as the place is where the bridge's own queue service receives.
+        """
+        newer = self.began is None or began >= self.began
+        if newer and began >= self._resumed_at:
+            self.began, self._place, self._found = began, place, frozenset(found)
+
+    def suspended(self, now: float) -> None:
+        """Forget the newest answer, and the one that is under way: their ages are not known (B15)."""
+        self.began, self._resumed_at = None, now
 
     def found_empty(self, work: PendingWork) -> bool:
-        """Return whether the newest round found this queue empty; only where its listeners use this store."""
-        return work.round is self and work.queue not in self._found
+        """Return whether the newest round found this queue empty.
+
+        Only if its newest empty receive read the tables that the round read: an address can lead to others, on another
+        machine or for another user. By a receive through this bridge it is known to be the store of this bridge.
+        """
+        if work.round is not self or work.queue in self._found or work.place is None:
+            return False
+        return work.place == self._place or (self._here and work.place == HERE)
 
     def next_sweep(self, work: PendingWork, draw: Draw) -> float:
         """Return when a queue that the newest round found empty is due for a sweep of its own, if no other follows."""

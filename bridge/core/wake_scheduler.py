@@ -6,6 +6,7 @@ and call it again at `deadline()`. It reads no clock and draws no random numbers
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -59,7 +60,7 @@ from queuebell.bridge.core.sessions import (
     session_queue,
 )
 from queuebell.bridge.core.settings import Periods
-from queuebell.bridge.core.timers import Round, Timers
+from queuebell.bridge.core.timers import HERE, Round, Timers
 from queuebell.bridge.observe.facts import (
     Covered,
     DuplicateDropped,
@@ -188,9 +189,9 @@ class WakeScheduler:
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
-    def add_round(self, fingerprint: Callable[[str], str]) -> Round:
-        """Return the round of one store (B17)."""
-        made = Round(fingerprint, self.periods.sweep_s)
+    def add_round(self, fingerprint: Callable[[str], str], *, here: bool = False) -> Round:
+        """Return the round of one store (B17), ``here`` of the one behind this bridge's queue service."""
+        made = Round(fingerprint, self.periods.sweep_s, here=here)
         self.timers.rounds.append(made)
         return made
 
@@ -489,6 +490,8 @@ class WakeScheduler:
             return
         self.dispatch.progress(work, entry, now)
         work.last_empty_external = not entry.own
+        # One text for all queues of a place.
+        work.place = None if frame.place is None else sys.intern(frame.place)
         begun = now - frame.age_ms / 1000
         work.found_empty_at = begun if work.found_empty_at is None else max(work.found_empty_at, begun)
         self.timers.arm_sweep(work, now)
@@ -676,7 +679,7 @@ def as_external(frame: UpFrame, engine: Callable[[str], str]) -> UpFrame:
         queues = [_subscription(sub, engine) for sub in frame.queues]
         return msgspec.structs.replace(frame, queues=queues, accept=[])
     if isinstance(frame, EmptyReceive) and frame.own:
-        return msgspec.structs.replace(frame, own=False, store=engine(frame.queue))
+        return msgspec.structs.replace(frame, own=False, store=engine(frame.queue), place=HERE)
     return frame
 
 

@@ -15,7 +15,7 @@ import hashlib
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Self, cast, runtime_checkable
 
 import msgspec
 
@@ -214,6 +214,8 @@ class Received(msgspec.Struct, frozen=True):
     """
     counts: Counts | None = None
     """Further counts of the same request; None if it returned only ``depth``."""
+    place: str | None = None
+    """Which tables of which run of the server it read, as `RoundStore.visible_queues` says it; None if unknown."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -487,6 +489,13 @@ VISIBLE_QUEUES_MAX: Final = 10_000
 """The most queues that the answer of a round may name."""
 
 
+class VisibleQueues(NamedTuple):
+    """The queues with visible messages, and the `Received.place` of receives that would find these."""
+
+    queues: list[str]
+    place: str | None = None
+
+
 @runtime_checkable
 class RoundStore(Protocol):
     """A store that can tell by one question which of its queues have messages (B17)."""
@@ -500,12 +509,12 @@ class RoundStore(Protocol):
         """See `QueueStore.fingerprint`."""
         ...
 
-    async def visible_queues(self) -> list[str] | None:
-        """Return the references of all queues that have a message which a receive could return now.
+    async def visible_queues(self) -> VisibleQueues | None:
+        """Return the references of all queues that have a message which a receive could return now, and some others.
 
         A queue that is missing in the answer had none at some moment after the call; a paused one has none. Returns
-        None if there are more than 10,000. The requests of one call do not depend on the number of quiet queues, or
-        little (see each store).
+        None if there are more than 10,000, or if another user may see other messages. The requests of one call do not
+        depend on the number of quiet queues, or little (see each store).
         """
         ...
 

@@ -24,18 +24,18 @@ log = logging.getLogger("queuebell.bridge")
 
 QUEUES_AT_ONCE: Final = 100
 """How many queues are checked before other tasks run."""
-WARN_EVERY_S: Final = 600.0
+WARN_EVERY_S: Final = 3600.0
 ROUND: Final = "a round"
 
 
 class Rounds:
     """Asks one store once a period, after a listener of it was here; ``owned`` also closes it in the end."""
 
-    def __init__(self, bridge: Bridge, store: RoundStore, *, owned: bool = False) -> None:
+    def __init__(self, bridge: Bridge, store: RoundStore, *, here: bool = False, owned: bool = False) -> None:
         self._bridge = bridge
         self._store = store
         self._owned = owned
-        self._round = bridge.scheduler.add_round(self._fingerprint)
+        self._round = bridge.scheduler.add_round(self._fingerprint, here=here)
         self._throttle = Throttle(WARN_EVERY_S)
         self._asking: asyncio.Task[None] | None = None
 
@@ -60,8 +60,11 @@ class Rounds:
             return ""
 
     async def _ask_again(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
         while True:
-            await asyncio.sleep(self._round.every_s)
+            due = max(due + self._round.every_s, loop.time())
+            await asyncio.sleep(due - loop.time())
             if self._round.wanted:
                 await self._ask()
 
@@ -79,8 +82,8 @@ class Rounds:
         bridge.emit(RoundMade(self._store.kind, found is not None))
         if found is None or bridge.stopped:
             return
-        self._round.answered(began, found)
-        for part in sliced(found, QUEUES_AT_ONCE):
+        self._round.answered(began, found.queues, found.place)
+        for part in sliced(found.queues, QUEUES_AT_ONCE):
             with swallowing(ROUND):
                 bridge.scheduler.round_found(bridge.now(), part, began)
             bridge.drive()

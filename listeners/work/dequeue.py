@@ -21,7 +21,15 @@ from queuebell.bridge.contract.event import rounded_up
 from queuebell.bridge.contract.jobs import Jobs
 from queuebell.bridge.contract.sources import UNANNOUNCED
 from queuebell.bridge.contract.trace_context import Traces, merged
-from queuebell.bridge.contract.wire import RUNNING_CHARS_MAX, LastEmptyReceive, QueueBeat, Running, Subscription, Wake
+from queuebell.bridge.contract.wire import (
+    RUNNING_CHARS_MAX,
+    EmptyReceive,
+    LastEmptyReceive,
+    QueueBeat,
+    Running,
+    Subscription,
+    Wake,
+)
 from queuebell.bridge.observe import tracing
 from queuebell.bridge.observe.swallowed import swallow, swallowing, unless_cancelled
 from queuebell.bridge.observe.tracing import Cause
@@ -91,6 +99,8 @@ class Dequeue:
         self._slots_gone = False
         """Whether calls that ran out of time hold every slot."""
         self._receives: set[asyncio.Task[None]] = set()
+        self._read_at: str | None = None
+        """Which tables the newest receive read (B17)."""
         self._timer: asyncio.TimerHandle | None = None
 
     # The session's port -------------------------------------------------------------------------------------------
@@ -358,6 +368,8 @@ class Dequeue:
                         frame = frame_of(command, queue, own=self.controller.own)
                         if isinstance(command, SendEmptyReceive):
                             self._note_next_visible(command.next_visible_s)
+                        if isinstance(frame, EmptyReceive):
+                            frame = msgspec.structs.replace(frame, place=self._read_at)
                         if frame is not None:
                             events.send(frame)
             except Exception as error:  # noqa: BLE001 - as above
@@ -444,6 +456,7 @@ class Dequeue:
         return visible_again(self._loop.time(), after, self._store.capabilities.resolution_ms)
 
     def _on_received(self, rid: int, answer: Received, began: float, visibility: float, source: str) -> None:
+        self._read_at = answer.place
         held = self._holding.take(answer.messages, began, visibility, source)
         self._counts["empty"] += not held
         self._holding.heard()

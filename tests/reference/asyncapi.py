@@ -22,6 +22,7 @@ from queuebell.bridge.contract.wire import (
     HELD_CHARS_MAX,
     LEASES_MAX,
     MS_MAX,
+    PLACE_CHARS_MAX,
     RUNNING_CHARS_MAX,
     RUNNING_MAX,
     RUNNING_MS,
@@ -119,6 +120,8 @@ FRAME_WORDS: Final[Words] = {
         "next_visible_in_ms": said("When the next message can be received, as the store reports.", **_MS),
         "after_ms": said("How long after the worker received `gen` that receive began; rounded down.", **_MS),
         "store": _STORE,
+        "place": said("Which tables of which server that receive read; absent if the store does not say.",
+                      maxLength=PLACE_CHARS_MAX),
         "own": _OWN,
     },
     "More": {

@@ -30,7 +30,16 @@ from queuebell.bridge.observe.facts import (
     SettledByPeer,
     StartMissed,
 )
-from queuebell.bridge.queues.base import Depth, NewMessage, PutReceipt, QueueStore, Received, Settlement, Settling
+from queuebell.bridge.queues.base import (
+    Depth,
+    NewMessage,
+    PutReceipt,
+    QueueStore,
+    Received,
+    Settlement,
+    Settling,
+    VisibleQueues,
+)
 from queuebell.bridge.queues.embedded import store as embedded
 from queuebell.bridge.queues.embedded.committer import Commit
 from queuebell.bridge.queues.embedded.engine import Engine
@@ -190,6 +199,7 @@ def _owed(turns: Coordinator, queue: str) -> tuple[set[Name], bool]:
 
 
 PREFIX = "queuebell"
+PLACE = "the store elsewhere"
 REACHED: dict[type[Fact], str] = {
     StartMissed: "wake unanswered",
     OwnerStuck: "owner stuck",
@@ -435,11 +445,11 @@ class StoreHost:
     async def depth(self, queue: str) -> Depth | None:
         return self._carry_out(self._depth, queue)
 
-    async def visible_queues(self, _: str) -> list[str]:
+    async def visible_queues(self, _: str) -> VisibleQueues:
         def found(_: str) -> list[str]:
             return [name for name, each in self._engine.state.queues.items() if each.tally.visible]
 
-        return cast("list[str]", self._carry_out(found, ""))
+        return VisibleQueues(self._carry_out(found, ""), PLACE)
 
     def _depth(self, queue: str) -> Depth | None:
         there, blind = self._engine.depth(queue), self._world.trouble["false_empty"]
@@ -453,12 +463,13 @@ class StoreHost:
         if there is not None and there.visible and blind > 0 and self._draw() < blind:
             # What a blind receive does not see it cannot count either.
             next_visible = self._engine.state.due_in(there.next_visible()) if able.next_visible else None
-            return Received([], None, next_visible)
+            return Received([], None, next_visible, place=PLACE)
         found = self._engine.receive(queue, limit, lease)
         depth = found.depth
         if depth is not None and not able.exact_depth:
             depth = Depth(depth.visible + depth.invisible, 0)
-        return Received(found.messages, depth, found.next_visible_in_ms if able.next_visible else None)
+        next_visible = found.next_visible_in_ms if able.next_visible else None
+        return Received(found.messages, depth, next_visible, place=PLACE)
 
     def _carry_out(self, operation: Callable[..., Any], *given: Any) -> Any:
         """Do one call as a commit of its own, report the changed backlogs, and check the time of the next change."""

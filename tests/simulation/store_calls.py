@@ -33,6 +33,7 @@ from queuebell.bridge.queues.base import (
     Received,
     Settlement,
     Settling,
+    VisibleQueues,
     new_messages,
     refuse_connection,
 )
@@ -317,9 +318,8 @@ class AskedStore(EngineStore):
 
     kind = ""
 
-    async def visible_queues(self) -> list[str] | None:
-        self._world.rounds += 1
-        return cast("list[str]", await self._call("visible_queues", ""))
+    async def visible_queues(self) -> VisibleQueues:
+        return cast("VisibleQueues", await self._call("visible_queues", ""))
 
 
 class _Asked:

@@ -45,7 +45,6 @@ class World:
         self.held: dict[str, tuple[int, int]] = {}
         """By kind: the most that the bridge held for one session, and what it may hold (I5)."""
         self.receives = 0
-        self.rounds = 0
         self.bridges = plan.bridge_names
         self.emptied: dict[str, float] = {}
         """By queue: when the newest receive began that left nothing behind, of those that were answered."""

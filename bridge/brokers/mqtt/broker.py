@@ -220,7 +220,10 @@ class MqttBroker(BrokerConnection):
     def _hold_or_drop(self, message: MQTTMessage) -> None:
         """Hold a message of a persistent session until its pattern is subscribed again; the broker keeps it too."""
         if self._subscribed or message.qos == 0:
-            self._drop(message)
+            # Those that come after the first probe may have been triggers, too. They end with their subscription; the
+            # ones of a stranger's may not, and are no reason to check every queue again and again.
+            if self._drop(message) and message.qos:
+                self._dropped += 1
         elif len(self._early) < EARLY_MAX:
             self._early.append(message)
         else:
@@ -237,17 +240,19 @@ class MqttBroker(BrokerConnection):
         for message in early:
             self._drop(message)
 
-    def _drop(self, message: MQTTMessage) -> None:
+    def _drop(self, message: MQTTMessage) -> bool:
         """Acknowledge a message without a subscriber, and end its subscription in the persistent session.
 
-        Only patterns that differ in nothing but the prefix are unsubscribed; others stay, with a warning.
+        Only patterns that differ in nothing but the prefix are unsubscribed; others stay, with a warning. Returns
+        whether this is one of the former.
         """
         self._acknowledge(message)
         if not self._access.session_s or self._wire is None or self._ending.reason is not None:
-            return
+            return False
         topic = tuple(message.topic.split("/"))
         like = {(topic[0], *pattern[1:]) for pattern, _, _ in self._patterns}
-        for pattern in [each for each in like if matches(each, topic)]:
+        ours = [each for each in like if matches(each, topic)]
+        for pattern in ours:
             with contextlib.suppress(BadInput):  # not a prefix of a bridge
                 old = self._topics.pattern(pattern)
                 if old not in self._left and len(self._left) < EARLY_MAX:
@@ -259,6 +264,7 @@ class MqttBroker(BrokerConnection):
             "one with another prefix of a bridge is unsubscribed now, any other must be removed by its "
             "owner",
         )
+        return bool(ours)
 
     def _acknowledge(self, message: MQTTMessage) -> None:
         if message.qos and self._wire is not None and self._ending.reason is None:

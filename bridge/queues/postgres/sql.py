@@ -42,6 +42,15 @@ _STAND = """stand AS MATERIALIZED (
 MS = "interval '1 millisecond'"
 
 
+def place(table: str) -> str:
+    """Return which table of which run of the server a statement reads, as 32 hex digits.
+
+    Names of hosts, databases and schemas do not show it: they lead elsewhere on another machine, or for another user.
+    """
+    return f"""md5(concat_ws(' ', extract(epoch FROM pg_postmaster_start_time()), '{table}'::regclass::oid,
+    (SELECT oid FROM pg_database WHERE datname = current_database())))"""  # noqa: S608
+
+
 def _exists(schema: str = "") -> str:
     # A queue exists while it has a row or a message: a put concurrent with a delete of the queue, or a plain INSERT, is
     # then never a message without a queue.
@@ -331,7 +340,8 @@ next AS (
         count(*) FILTER (WHERE waits) AS waiting
     FROM later
 )
-SELECT stand.named, stand.paused, counted.taken, counted.visible, counted.invisible, counted.passed,
+SELECT {place("queuebell_messages")} AS place,
+    stand.named, stand.paused, counted.taken, counted.visible, counted.invisible, counted.passed,
     least({NOW} - interval '1 second', counted.earliest) AS settled, {_WALKED} - (SELECT before FROM moment) AS walked,
     ceil(extract(epoch FROM (SELECT visible_at FROM next) - {NOW}) * 1000)::bigint AS next_ms,
     ceil(extract(epoch FROM (SELECT delayed FROM next) - {NOW}) * 1000)::bigint AS delayed_ms,
@@ -519,6 +529,9 @@ SELECT page.name, q.metadata::text AS metadata
 FROM ({NAMES}) AS page LEFT JOIN queuebell_queues AS q ON q.name = page.name ORDER BY page.name
 """  # noqa: S608
 
+_HIDDEN = "row_security_active('queuebell_messages') OR row_security_active('queuebell_queues')"
+
+
 # From one queue to the next by the index that receives use: the cost grows with the queues that have messages, and not
 # with their messages. Names are compared as in the index.
 VISIBLE_QUEUES: Final = f"""
@@ -528,10 +541,13 @@ WITH RECURSIVE named AS (
     SELECT (SELECT m.queue FROM queuebell_messages AS m WHERE m.queue > named.queue ORDER BY m.queue LIMIT 1)
     FROM named WHERE named.queue IS NOT NULL
 ), {MOMENT}
-SELECT named.queue AS name FROM named CROSS JOIN LATERAL (
-    SELECT FROM queuebell_messages WHERE queue = named.queue AND visible_at <= {NOW} AND {_ALIVE}
-    ORDER BY visible_at, id LIMIT 1
-) AS first
-WHERE NOT EXISTS (SELECT FROM queuebell_queues WHERE name = named.queue AND paused)
-LIMIT $1
+SELECT {place("queuebell_messages")} AS place, {_HIDDEN} AS hidden, found.name
+FROM (SELECT) AS one LEFT JOIN (
+    SELECT named.queue AS name FROM named CROSS JOIN LATERAL (
+        SELECT FROM queuebell_messages WHERE queue = named.queue AND visible_at <= {NOW} AND {_ALIVE}
+        ORDER BY visible_at, id LIMIT 1
+    ) AS first
+    WHERE NOT EXISTS (SELECT FROM queuebell_queues WHERE name = named.queue AND paused)
+    LIMIT $1
+) AS found ON true
 """  # noqa: S608

@@ -32,6 +32,7 @@ from queuebell.bridge.queues.base import (
     Settlement,
     Settling,
     StoredMessage,
+    VisibleQueues,
     digest_of,
 )
 from queuebell.bridge.queues.checked import CheckedOnceStore, receipt
@@ -323,6 +324,7 @@ class PostgresStore(CheckedOnceStore):
             blocked=not full and hidden > 0,
             depth_is_least=full or since is not None,
             next_delayed_in_ms=None if delayed_ms is None else max(1, delayed_ms),
+            place=first["place"],
             counts=None
             if full or since is not None
             else Counts(
@@ -382,11 +384,13 @@ class PostgresStore(CheckedOnceStore):
         (row,) = await self._fetch(sql.EXISTS, queue)
         return bool(row["there"])
 
-    async def visible_queues(self) -> list[str] | None:
-        """Return the queues with visible messages; one statement, some 70 ms for 10,000 queues that have some."""
+    async def visible_queues(self) -> VisibleQueues | None:
+        """Return the queues with visible messages; one statement, some 150 ms for 10,000 queues that have some."""
         self._check_open()
         rows = await self._connections.fetch(sql.VISIBLE_QUEUES, (VISIBLE_QUEUES_MAX + 1,), self._timeout)
-        return None if len(rows) > VISIBLE_QUEUES_MAX else [row["name"] for row in rows]
+        if len(rows) > VISIBLE_QUEUES_MAX or rows[0]["hidden"]:
+            return None
+        return VisibleQueues([row["name"] for row in rows if row["name"] is not None], rows[0]["place"])
 
     async def oldest_ms(self, queue: str) -> int | None:
         """Return the age of the first live entry of the queue's index."""

@@ -23,6 +23,8 @@ FORGOTTEN_PER_PUT: Final = 4
 LOOKED: Final = 32
 """Maximum of returned entries that are read to separate leased from delayed ones, and of delayed entries that are
 skipped to find the one visible longest."""
+READ: Final = 4
+"""Entries of a queue that a round reads at most."""
 FOREIGN_LEASE_S: Final = 30
 """Lease of a message that another program read with the group, without this store."""
 
@@ -539,11 +541,14 @@ return {{'ok', math.max(0, math.floor((now - since) / 1000))}}
 """
 )
 
-# KEYS are four of each queue: its stream, when entries become visible, when they expire, its state. Where it would have
-# to skip too many expired or delayed entries, it says that one may be visible.
+# KEYS are four of each queue: its stream, when entries become visible, when they expire, its state. It says that one
+# may be visible where it would have to skip some expired or delayed ones, as it would copy each with its body, and
+# where another program has read entries with the group, which have no time yet. A replica may be behind: it refuses.
 VISIBLE: Final = f"""
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
+
+redis.call('HDEL', KEYS[4], '')
 
 local function visible(stream, due, expires, state)
     if redis.call('EXISTS', stream) == 0 or redis.call('HEXISTS', state, 'paused') == 1 then return false end
@@ -556,21 +561,20 @@ local function visible(stream, due, expires, state)
         if alive(id) then return true end
     end
     if #back == 100 then return true end
-    local from, passed = '0-0', 0
+    local from = '0-0'
     for _, each in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
         if each[2] == '{GROUP}' then
             for i = 1, #each, 2 do
                 if each[i] == 'last-delivered-id' then from = each[i + 1] end
+                if each[i] == 'pending' and each[i + 1] > redis.call('ZCARD', due) then return true end
             end
         end
     end
-    while passed < {PASSED} do
-        local page = redis.call('XRANGE', stream, '(' .. from, '+', 'COUNT', 100)
-        for _, entry in ipairs(page) do
-            if not redis.call('ZSCORE', due, entry[1]) and alive(entry[1]) then return true end
-        end
-        if #page < 100 then return false end
-        from, passed = page[100][1], passed + 100
+    for _ = 1, {READ} do
+        local entry = redis.call('XRANGE', stream, '(' .. from, '+', 'COUNT', 1)[1]
+        if not entry then return false end
+        if not redis.call('ZSCORE', due, entry[1]) and alive(entry[1]) then return true end
+        from = entry[1]
     end
     return true
 end

@@ -39,6 +39,7 @@ from queuebell.bridge.queues.base import (
     Settlement,
     Settling,
     StoredMessage,
+    VisibleQueues,
     digest_of,
     is_key,
 )
@@ -50,8 +51,8 @@ from queuebell.bridge.queues.redis.connections import RedisAddress, RedisConnect
 ANSWER_S: Final = 5.0
 """Time-out of an answer; less than a listener's time-out R."""
 SCANNED: Final = 1000
-ASKED_AT_ONCE: Final = 200
-"""How many queues one script of a round looks at: some 2 ms, in which Redis does nothing else."""
+ASKED_AT_ONCE: Final = 50
+"""How many queues one script of a round looks at: a millisecond or so, in which Redis does nothing else."""
 KEY_SUFFIXES: Final = ("due", "receipts", "expires", "bodies", "queue", "once", "windows")
 SEARCHED_MAX: Final = 20_000
 """Up to so many keys of a database are scanned for similar names."""
@@ -216,18 +217,19 @@ class RedisStore(CheckedOnceStore):
         (there,) = await self._run(scripts.EXISTS, queue)
         return bool(there)
 
-    async def visible_queues(self) -> list[str] | None:
-        """Return the queues with visible messages: a scan of the database's keys, and a script for 200 queues.
+    async def visible_queues(self) -> VisibleQueues | None:
+        """Return the queues with visible messages: a scan of the database's keys, and a script for 50 queues.
 
-        Names some that have none if over 1,000 delayed entries come first.
+        Names some that have none if delayed or expired entries come first, or entries that another program has read.
         """
-        names = await self._queues("", "", sys.maxsize)
+        # Without a queue at least the script, which a replica refuses.
+        names = await self._queues("", "", sys.maxsize) or ["queuebell/none"]
         found: list[str] = []
         for part in (names[start : start + ASKED_AT_ONCE] for start in range(0, len(names), ASKED_AT_ONCE)):
             keys = [key for name in part for key in self._round_keys(name)]
             _, *places = await self._eval(scripts.VISIBLE, len(keys), *keys)
             found += [part[place - 1] for place in places]
-        return None if len(found) > VISIBLE_QUEUES_MAX else found
+        return None if len(found) > VISIBLE_QUEUES_MAX else VisibleQueues(found)
 
     async def oldest_ms(self, queue: str) -> int | None:
         """Return how long the oldest message has waited; skips up to 1000 delayed or released entries."""

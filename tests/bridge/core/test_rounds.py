@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from queuebell.bridge.contract.wire import BridgeHeartbeat
-from queuebell.bridge.core.timers import Round
-from tests.support.bells import QUEUE, Rig
+from queuebell.bridge.contract.wire import BridgeHeartbeat, EmptyReceive
+from queuebell.bridge.core.timers import HERE, Round
+from tests.support.bells import BOOT, QUEUE, Rig
 
 OTHER = "billing/others"
-T = 60.0
+T, PLACE = 60.0, "p" * 32
 
 
 def store(queue: str) -> str:
@@ -20,16 +20,19 @@ def store(queue: str) -> str:
 class Asked(Rig):
     """One listener of two queues of the store that is asked; both were found empty at the beginning."""
 
-    def __init__(self, sweep_s: float = T, **hello: object) -> None:
+    def __init__(self, sweep_s: float = T, place: str | None = PLACE, here: bool = False, **hello: object) -> None:
         super().__init__(sweep_s=sweep_s)
-        self.round: Round = self.scheduler.add_round(store)
+        self.place = place
+        self.round: Round = self.scheduler.add_round(store, here=here)
         self.number = self.join(QUEUE, **{"store": store(QUEUE), **hello})  # type: ignore[arg-type]
         self.settle_hello(self.number)
-        self.looks: list[float] = []
+
+    def cover(self, number: int, gen: int, queue: str = QUEUE, **_: object) -> None:
+        self.say(number, EmptyReceive(queue, BOOT, gen, 0, place=self.place))
 
     def answer(self, *found: str, began: float | None = None) -> None:
         began = self.now if began is None else began
-        self.round.answered(began, found)
+        self.round.answered(began, found, PLACE)
         self.scheduler.round_found(self.now, found, began)
         self.drive()
 
@@ -97,6 +100,30 @@ def test_only_queues_of_the_store_that_was_asked(hello: dict[str, object]) -> No
     assert 0.9 * T <= look + 30.0 <= 1.1 * T
 
 
+def test_receives_through_this_bridge_are_of_its_own_store() -> None:
+    rig = Asked(place=HERE, here=True)
+    rig.pass_time(30.0)
+    rig.answer()
+    assert rig.covered_age_s() == 0.0
+
+
+def test_an_empty_receive_elsewhere_ends_it() -> None:
+    """A listener whose address leads to other tables: from then on the queue is swept by itself."""
+    rig = Asked()
+    rig.pass_time(30.0)
+    rig.answer()
+    rig.trigger()
+    rig.place = "q" * 32
+    rig.pass_time(3.0)
+    rig.answer()
+    assert rig.covered_age_s() > 0.0
+    rig.place = PLACE
+    (look,) = rig.pass_time(1.1 * T)
+    assert look >= 0.9 * T - 3.0
+    rig.answer()
+    assert rig.covered_age_s() == 0.0
+
+
 def test_an_older_answer_says_nothing() -> None:
     """Neither than a newer round, nor than a suspend."""
     rig = Asked()
@@ -108,6 +135,9 @@ def test_an_older_answer_says_nothing() -> None:
     rig.scheduler.suspended(rig.now, 1000.0)
     rig.drive()
     assert rig.covered_age_s() >= 1000.0 and [wake.reason for wake in rig.wakes(rig.number)] == ["resync"]
+    # One that was under way over the suspend: nobody knows how long ago it began.
+    rig.answer(began=rig.now - 1.0)
+    assert rig.covered_age_s() >= 1000.0
 
 
 def test_without_sweeps_there_are_no_rounds() -> None:

@@ -24,6 +24,7 @@ from queuebell.bridge.contract.errors import (
 )
 from queuebell.bridge.queues import open_store
 from queuebell.bridge.queues.base import Claim, Extend, NewMessage, Release, Settlement, StoredMessage
+from queuebell.bridge.queues.postgres import pgmq as pgmq_module
 from queuebell.bridge.queues.postgres.pgmq import PgmqAddress, PgmqStore, as_json, body_of
 from queuebell.bridge.service.bridge import Bridge
 from queuebell.bridge.triggers.attachment import Attachments
@@ -294,6 +295,38 @@ async def test_what_notifies_and_what_cannot(database: str, pgmq_url: str, capsy
     )
     async with open_store(pgmq_url) as store:
         assert await store.queues() == ["pgmq/gone", "pgmq/good", "pgmq/later", "pgmq/theirs"]
+
+
+@pytest.mark.system
+async def test_a_round_sees_what_a_receive_sees(database: str, pgmq_url: str, pgmq: PgmqStore) -> None:
+    """Tables with parts, but no rows that are hidden from the bridge's user; by the index, whatever is delayed."""
+    await pgmq.put("pgmq/parts", [NewMessage(b"1", 60_000)])
+    await run_script(
+        database,
+        "CREATE TABLE pgmq.part () INHERITS (pgmq.q_parts); TRUNCATE ONLY pgmq.q_parts;"
+        "INSERT INTO pgmq.part (msg_id, vt, message) VALUES (7, clock_timestamp(), '1')",
+    )
+    found = await pgmq.visible_queues()
+    assert found is not None
+    assert found.queues == ["pgmq/parts"] and found.place == (await pgmq.receive("pgmq/parts")).place
+    await pgmq.create(QUEUE)
+    await run_script(
+        database,
+        "INSERT INTO pgmq.q_orders (vt, message) SELECT clock_timestamp() + interval '1 h', '1'"
+        " FROM generate_series(1, 20000); ANALYZE pgmq.q_orders; CREATE ROLE watcher LOGIN;"
+        "GRANT USAGE ON SCHEMA pgmq TO watcher; GRANT SELECT ON ALL TABLES IN SCHEMA pgmq TO watcher",
+    )
+    plan = await execute(database, "EXPLAIN " + pgmq_visible("orders"))
+    assert "Index Only Scan" in str(plan) or "Index Scan" in str(plan)
+    async with PgmqStore(pgmq_url.replace("postgres@", "watcher@")) as watcher:
+        assert await watcher.visible_queues() == found._replace(queues=[])
+        await run_script(database, "ALTER TABLE pgmq.q_orders ENABLE ROW LEVEL SECURITY")
+        assert await watcher.visible_queues() is None
+
+
+def pgmq_visible(name: str) -> str:
+    # Private: the statement of a round, for its plan.
+    return pgmq_module._VISIBLE.replace("{name}", name).replace("{q}", f"pgmq.q_{name}")
 
 
 @pytest.mark.parametrize("wrong", ["?done=keep", "?account=a/b", "?pool_size=0", "?what=1"])

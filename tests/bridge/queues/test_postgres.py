@@ -216,3 +216,32 @@ def fail(patch: pytest.MonkeyPatch, statement: str) -> None:
         return await there(connections, sql, *rest)
 
     patch.setattr(PostgresConnections, "fetch", fetch)
+
+
+async def test_a_round_tells_which_tables_it_read(url: str, server: PostgresServer, store: PostgresStore) -> None:
+    """For another user the same address may lead to other tables, or to fewer rows, of which nothing is said."""
+    await store.put(QUEUE, new(b"1"))
+    found = await store.visible_queues()
+    assert found is not None
+    assert found.queues == [QUEUE] and found.place == (await store.receive(QUEUE)).place
+    user = f"u{uuid.uuid4().hex}"
+    await execute(url, f"CREATE ROLE {user} LOGIN")
+    theirs = server.url().replace("postgres@", f"{user}@")
+    await init(server.url(search_path=user))
+    for own in (user, await schema_of(url)):
+        await execute(url, f"GRANT USAGE ON SCHEMA {own} TO {user}")
+        await execute(url, f"GRANT SELECT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {own} TO {user}")
+    async with PostgresStore(theirs) as other:
+        found = await other.visible_queues()
+        assert found is not None
+        assert found.queues == [] and found.place != (await store.receive(QUEUE)).place
+    async with PostgresStore(url.replace("postgres@", f"{user}@")) as same:
+        assert (await same.visible_queues()) == ([], (await store.receive(QUEUE)).place)
+        await execute(url, "ALTER TABLE queuebell_messages ENABLE ROW LEVEL SECURITY")
+        assert await same.visible_queues() is None
+    assert await store.visible_queues() is not None
+
+
+async def schema_of(url: str) -> str:
+    ((found,),) = await execute(url, "SELECT current_schema()::text")
+    return str(found)

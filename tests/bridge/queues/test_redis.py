@@ -208,11 +208,30 @@ async def test_a_round_of_many_queues_and_of_many_delays(store: RedisStore) -> N
     for name in names:
         await store.put(name, new(b"1"))
         await store.receive(name, 1, LONG)
-    assert await store.visible_queues() == []
+    assert await store.visible_queues() == ([], None)
     for name in names[::50]:
         await store.put(name, new(b"2"))
     for _ in range(32):
         await store.put(QUEUE, new(*[b"later"] * 32, delay_ms=60_000))
     found = await store.visible_queues()
     assert found is not None
-    assert sorted(found) == sorted(names[::50])
+    assert sorted(found.queues) == sorted(names[::50])
+
+
+@pytest.mark.system
+async def test_a_round_finds_what_a_receive_would_find(server: RedisServer, store: RedisStore) -> None:
+    """Also what another program read with the group; and it asks no replica, which may be behind."""
+    await store.put(QUEUE, new(b"1"))
+    async with server.stranger() as redis:
+        await redis.xreadgroup("queuebell", "another", {STREAM: ">"}, count=1)
+        assert await store.visible_queues() == ([QUEUE], None)
+        await store.receive(QUEUE, 1, LONG)
+        assert await store.visible_queues() == ([], None)
+        await redis.replicaof("127.0.0.1", "1")
+        with pytest.raises(StoreUnavailable):
+            await store.visible_queues()
+        await redis.replicaof("NO", "ONE")
+        await redis.flushall()
+        await redis.replicaof("127.0.0.1", "1")
+        with pytest.raises(StoreUnavailable):
+            await store.visible_queues()

@@ -10,6 +10,7 @@ import pytest
 from queuebell.bridge.contract.errors import BadQueueReference, StoreUnavailable
 from queuebell.bridge.contract.wire import EmptyReceive, Hello, ListenerHeartbeat, QueueBeat, Subscription, Wake
 from queuebell.bridge.observe.facts import Fact, RoundMade
+from queuebell.bridge.queues.base import VisibleQueues
 from queuebell.bridge.service.bridge import Bridge
 from queuebell.bridge.triggers.rounds import Rounds
 from tests.support.ear import Ear
@@ -33,13 +34,13 @@ class Store:
             raise BadQueueReference("this store has no such queue")
         return queue
 
-    async def visible_queues(self) -> list[str] | None:
+    async def visible_queues(self) -> VisibleQueues | None:
         self.asked.append(asyncio.get_running_loop().time())
         await asyncio.sleep(self.takes_s)
         if self.error is not None:
             error, self.error = self.error, None
             raise error
-        return self.found
+        return None if self.found is None else VisibleQueues(self.found, "here and there")
 
     async def close(self) -> None:
         self.closed = True
@@ -58,7 +59,7 @@ class Listening:
         wakes = [frame for frame in self.ear.said if isinstance(frame, Wake)]
         self.ear.said.clear()
         for wake in wakes:
-            self.session.feed(EmptyReceive(wake.queue, self.bridge.boot, wake.gen, 0))
+            self.session.feed(EmptyReceive(wake.queue, self.bridge.boot, wake.gen, 0, place="here and there"))
         return [(wake.queue, wake.reason) for wake in wakes]
 
     async def listen(self, seconds: float) -> list[tuple[str, str]]:

@@ -6,7 +6,6 @@ and call it again at `deadline()`. It reads no clock and draws no random numbers
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -75,6 +74,7 @@ from queuebell.bridge.observe.facts import (
 POLICY = 1008
 NO_HELLO = 4408
 GONE = 1001
+PLACES_MAX: Final = 64
 
 AUDIT: Final[Timer] = ("audit", 0)
 
@@ -107,6 +107,7 @@ class WakeScheduler:
         self._receives = ReceiveCounts()
         self._tallies = WorkerCounts()
         self._jobs = JobCounts()
+        self._places: dict[str, str] = {}
         self._next_session = 0
 
     @property
@@ -490,8 +491,7 @@ class WakeScheduler:
             return
         self.dispatch.progress(work, entry, now)
         work.last_empty_external = not entry.own
-        # One text for all queues of a place.
-        work.place = None if frame.place is None else sys.intern(frame.place)
+        work.place = None if frame.place is None else self._one_text(frame.place)
         begun = now - frame.age_ms / 1000
         work.found_empty_at = begun if work.found_empty_at is None else max(work.found_empty_at, begun)
         self.timers.arm_sweep(work, now)
@@ -500,6 +500,12 @@ class WakeScheduler:
         visible_s = None if frame.next_visible_in_ms is None else frame.next_visible_in_ms / 1000
         self.dispatch.coordinator.on_empty_receive(work, now, frame.gen, frame.after_ms / 1000, visible_s)
         self._settle(work, entry, now, frame.gen)
+
+    def _one_text(self, place: str) -> str:
+        """Return the text that all queues of a place share; listeners invent as many as they like."""
+        if len(self._places) >= PLACES_MAX:
+            self._places.clear()
+        return self._places.setdefault(place, place)
 
     def _settle(self, work: PendingWork, entry: SessionQueue, now: float, gen: int) -> None:
         """Settle the work that an empty receive begun after ``gen`` proves done; never leases or timers (B7)."""

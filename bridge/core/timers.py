@@ -224,7 +224,7 @@ class Round:
     def answered(self, began: float, found: Collection[str], place: str | None) -> None:
         """Record that a round which began then found visible messages in these queues of ``place``, and in no others.
 
-        None as the place is where the bridge's own queue service receives.
+        Without a place it stands only for receives through this bridge.
         """
         newer = self.began is None or began >= self.began
         if newer and began >= self._resumed_at:

@@ -71,14 +71,15 @@ class Rounds:
     async def _ask(self) -> None:
         bridge = self._bridge
         began = bridge.now()
-        found = None
+        found, why = None, "it has over 10,000 busy queues, or hides rows from this user"
         try:
             found = await unless_cancelled(self._store.visible_queues())
         except QueuebellError as error:
-            if self._throttle.passes(began) is not None:
-                log.warning("the question for all queues of %s failed; each is swept by itself: %s", self._store, error)
+            why = str(error)
         except Exception as error:  # noqa: BLE001 - it costs this round only
             swallow(ROUND, error)
+        if found is None and self._throttle.passes(began) is not None:
+            log.warning("the question for all queues of %s failed; each is swept by itself: %s", self._store, why)
         bridge.emit(RoundMade(self._store.kind, found is not None))
         if found is None or bridge.stopped:
             return

@@ -28,6 +28,14 @@ READ: Final = 4
 FOREIGN_LEASE_S: Final = 30
 """Lease of a message that another program read with the group, without this store."""
 
+_RUN: Final = """
+-- Which run of which server this is; empty for a user who may not ask.
+local function server()
+    local told = redis.pcall('INFO', 'server')
+    return type(told) == 'string' and string.match(told, 'run_id:(%w+)') or ''
+end
+"""
+
 _COMMON: Final = f"""
 local stream, due, receipts, expires, bodies, state = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local once, windows = KEYS[7], KEYS[8]
@@ -286,13 +294,14 @@ PUT_ONCE_EXISTING: Final = _PUTTING + _PUT_ONE.replace("@MAKE", _ONLY_EXISTING)
 
 RECEIVE: Final = (
     _AT_MASTER
+    + _RUN
     + f"""
 if missing() then return {{'missing'}} end
 if purge() then return {{'again'}} end
 if redis.call('HEXISTS', state, 'paused') == 1 then
     local visible, invisible = counts()
     local leased, delayed = leased_and_delayed(invisible)
-    return {{'ok', {{}}, 0, visible + invisible, -1, 0, 0, leased, delayed, -1}}
+    return {{'ok', {{}}, 0, visible + invisible, -1, 0, 0, leased, delayed, -1, server()}}
 end
 local limit, lease, nonce = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[1]
 local last, pending = group()
@@ -382,7 +391,8 @@ if #picked < limit then
         if held and held[2] == WAITING then break end
     end
 end
-return {{'ok', answer, visible, invisible, later, after, blocked, leased, delayed, visible > 0 and oldest() or -1}}
+return {{'ok', answer, visible, invisible, later, after, blocked, leased, delayed, visible > 0 and oldest() or -1,
+    #picked == 0 and server() or ''}}
 """
 )
 
@@ -544,7 +554,9 @@ return {{'ok', math.max(0, math.floor((now - since) / 1000))}}
 # KEYS are four of each queue: its stream, when entries become visible, when they expire, its state. It says that one
 # may be visible where it would have to skip some expired or delayed ones, as it would copy each with its body, and
 # where another program has read entries with the group, which have no time yet. A replica may be behind: it refuses.
-VISIBLE: Final = f"""
+VISIBLE: Final = (
+    _RUN
+    + f"""
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 
@@ -579,12 +591,13 @@ local function visible(stream, due, expires, state)
     return true
 end
 
-local found = {{'ok'}}
+local found = {{'ok', server()}}
 for i = 1, #KEYS, 4 do
     if visible(KEYS[i], KEYS[i + 1], KEYS[i + 2], KEYS[i + 3]) then found[#found + 1] = (i + 3) / 4 end
 end
 return found
 """
+)
 
 EXISTS: Final = _COMMON + "return {'ok', missing() and 0 or 1}\n"
 

@@ -162,7 +162,7 @@ class RedisStore(CheckedOnceStore):
 
     async def _receive(self, queue: str, limit: int, lease_ms: int) -> Received:
         answer = await self._run(scripts.RECEIVE, queue, self._nonce(), limit, lease_ms)
-        found, visible, invisible, later, delayed, blocked, *more = answer
+        found, visible, invisible, later, delayed, blocked, *more, server = answer
         return Received(
             [_message(each) for each in found],
             Depth(visible, invisible),
@@ -170,6 +170,7 @@ class RedisStore(CheckedOnceStore):
             blocked=bool(blocked),
             next_delayed_in_ms=msgspec.UNSET if delayed < 0 else delayed or None,
             counts=_counts(visible, invisible, *more),
+            place=server.decode() or None,
         )
 
     async def _settle(self, queue: str, settlement: Settlement) -> Settling:
@@ -225,11 +226,15 @@ class RedisStore(CheckedOnceStore):
         # Without a queue at least the script, which a replica refuses.
         names = await self._queues("", "", sys.maxsize) or ["queuebell/none"]
         found: list[str] = []
+        servers: set[str] = set()
         for part in (names[start : start + ASKED_AT_ONCE] for start in range(0, len(names), ASKED_AT_ONCE)):
             keys = [key for name in part for key in self._round_keys(name)]
-            _, *places = await self._eval(scripts.VISIBLE, len(keys), *keys)
-            found += [part[place - 1] for place in places]
-        return None if len(found) > VISIBLE_QUEUES_MAX else VisibleQueues(found)
+            _, server, *numbers = await self._eval(scripts.VISIBLE, len(keys), *keys)
+            servers.add(server.decode())
+            found += [part[number - 1] for number in numbers]
+        # Connections of one address may lead to several servers.
+        wrong = len(found) > VISIBLE_QUEUES_MAX or len(servers) > 1
+        return None if wrong else VisibleQueues(found, servers.pop() or None)
 
     async def oldest_ms(self, queue: str) -> int | None:
         """Return how long the oldest message has waited; skips up to 1000 delayed or released entries."""

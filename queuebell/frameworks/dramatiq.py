@@ -17,6 +17,7 @@ import queue
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import dramatiq
@@ -55,6 +56,7 @@ class QueuebellBroker(dramatiq.Broker):
     - ``max_attempts``: how often a message is received before it is dead-lettered, where its worker dies each time; 0
       is without a limit.
     - ``timeout``: of a call to the store, in seconds.
+    - ``claim_check``: the URL of a blob store for messages above 64 KiB, the same for producers and workers.
     - ``middleware``: as for every broker of Dramatiq's.
     """
 
@@ -67,6 +69,7 @@ class QueuebellBroker(dramatiq.Broker):
         visibility_timeout: float = 30.0,
         max_attempts: int = 20,
         timeout: float = 30.0,
+        claim_check: str | None = None,
         middleware: list[Any] | None = None,
     ) -> None:
         super().__init__(middleware)
@@ -75,6 +78,8 @@ class QueuebellBroker(dramatiq.Broker):
         self._bridge = bridge
         self._lease_s = visibility_timeout
         self._attempts = max_attempts
+        self._claim_check = claim_check
+        self._accepts = partial(_accepts, claim_check)
         reference(account, "default")
 
     def declare_queue(self, queue_name: str) -> None:
@@ -92,11 +97,14 @@ class QueuebellBroker(dramatiq.Broker):
         if delay is not None:
             message = message.copy(options={"eta": int(time.time() * 1000) + delay})
         self.emit_before("enqueue", message, delay)
-        body = checked(f"{message.queue_name}: {message.actor_name}", message.encode())
+        aside = self._claim_check
+        body = checked(f"{message.queue_name}: {message.actor_name}", message.encode(), aside)
         new, key = NewMessage(body, min(max(0, delay or 0), DELAY_MS_MAX)), f"dramatiq-{uuid.uuid4().hex}"
         ref = self._ref(message.queue_name)
         with _as_connection_errors():
-            self._store.run(f"put {ref}", lambda opened, publishing: put_under_key(opened, publishing, ref, key, new))
+            self._store.run(
+                f"put {ref}", lambda opened, publishing: put_under_key(opened, publishing, ref, key, new, aside)
+            )
         self.emit_after("enqueue", message, delay)
         return message
 
@@ -110,10 +118,11 @@ class QueuebellBroker(dramatiq.Broker):
             prefetch=prefetch,
             visibility_timeout=self._lease_s,
             max_attempts=self._attempts,
+            claim_check=self._claim_check,
         )
 
         def begin(arrived: Callable[[Delivery], None]) -> Feed:
-            return Feed(self._store, {self._ref(queue_name): queue_name}, _accepts, arrived, options)
+            return Feed(self._store, {self._ref(queue_name): queue_name}, self._accepts, arrived, options)
 
         with _as_connection_errors():
             return Consumer(begin, timeout / 1000)
@@ -192,7 +201,7 @@ class Consumer(dramatiq.Consumer):
         self._feed.end()
 
 
-def _accepts(opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
+def _accepts(claim_check: str | None, opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
     async def accept(_: str, message: Message) -> Any:
         try:
             found = dramatiq.Message.decode(message.body)
@@ -200,7 +209,7 @@ def _accepts(opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
             raise Undecodable(f"not a Dramatiq message: {error.error}") from None
         eta = found.options.get("eta")
         left_s = eta / 1000 - time.time() if isinstance(eta, int) else 0.0
-        return None if await waits_on(opened, publishing, message, left_s) else found
+        return None if await waits_on(opened, publishing, message, left_s, claim_check) else found
 
     return accept
 

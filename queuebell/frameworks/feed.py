@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,10 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
+from queuebell.bridge.contract.claim import is_claim
 from queuebell.bridge.contract.errors import BadInput, QueuebellError
 from queuebell.bridge.producer.blocking import BlockingStore
 from queuebell.bridge.producer.publishing_queue import PublishingQueue
 from queuebell.bridge.queues.base import BODY_BYTES_MAX, DELAY_MS_MAX, NewMessage, QueueStore, once
+from queuebell.bridge.storage.claim_check import ClaimCheck
 from queuebell.listeners.handler import Bury, Message, Retry
 from queuebell.listeners.listener import Listener
 from queuebell.listeners.pool import Pool
@@ -101,6 +104,8 @@ class FeedOptions(msgspec.Struct, frozen=True, kw_only=True):
     visibility_timeout: float = 30.0
     max_attempts: int = 0
     acknowledged: bool = False
+    claim_check: str | None = None
+    """The URL of the blob store in which producers put bodies that are too large for a message."""
 
 
 class Feed:
@@ -173,6 +178,7 @@ class Feed:
             grace=GRACE_S,
             handle_signals=False,
             handler_name=options.name,
+            claim_check=options.claim_check,
         )
         self._running = self._loop.create_task(self._listener.run(), name=f"{options.name}-listener[{self.queues}]")
         self._running.add_done_callback(self._ended)
@@ -223,18 +229,20 @@ class Feed:
             raise failure
 
 
-def checked(what: str, body: bytes) -> bytes:
-    """Return a body that is not too large for a message; raises `BadInput` for one that is."""
-    if len(body) > BODY_BYTES_MAX:
+def checked(what: str, body: bytes, claim_check: str | None) -> bytes:
+    """Return a body that is not too large for a message; raises `BadInput` for one that is, without a claim check."""
+    if len(body) > BODY_BYTES_MAX and claim_check is None:
         raise BadInput(
             "message_too_large",
-            f"{what}: it has {len(body)} bytes, a message at most {BODY_BYTES_MAX}; nothing was put. Pass large values"
-            " by their key in a database or a bucket",
+            f"{what}: it has {len(body)} bytes, a message at most {BODY_BYTES_MAX}; nothing was put. Set claim_check to"
+            " a blob store for such bodies, or pass large values by their key",
         )
     return body
 
 
-async def waits_on(opened: QueueStore, publishing: PublishingQueue | None, message: Message, left_s: float) -> bool:
+async def waits_on(
+    opened: QueueStore, publishing: PublishingQueue | None, message: Message, left_s: float, claim_check: str | None
+) -> bool:
     """Put a message again whose time is more than a second ahead, and return whether it was: no store delays so long.
 
     Under a key, so that a crash before its deletion adds none.
@@ -242,20 +250,30 @@ async def waits_on(opened: QueueStore, publishing: PublishingQueue | None, messa
     if left_s <= EARLY_S:
         return False
     later = NewMessage(message.body, min(int(left_s * 1000), DELAY_MS_MAX), headers=dict(message.headers))
-    await put_under_key(opened, publishing, message.queue, f"later-{message.id}", later)
+    await put_under_key(opened, publishing, message.queue, f"later-{message.id}", later, claim_check)
     return True
 
 
 async def put_under_key(
-    opened: QueueStore, publishing: PublishingQueue | None, queue: str, key: str, message: NewMessage
+    opened: QueueStore,
+    publishing: PublishingQueue | None,
+    queue: str,
+    key: str,
+    message: NewMessage,
+    claim_check: str | None = None,
 ) -> None:
     """Put a message, under a key where the store can, so that a repeated call adds no second one; does not repeat it.
 
-    A delay is cut to the longest that the store has; none where it has no delays.
+    A delay is cut to the longest that the store has; none where it has no delays. A large body is put aside first. Its
+    blob is named after the key: a repeated put has the same claim.
     """
     can = opened.capabilities
     longest = can.delay_ms_max if can.delayed_put else 0
     message = NewMessage(message.body, min(message.visible_after_ms, longest), message.ttl_s, message.headers)
+    if claim_check is not None and (len(message.body) > can.body_bytes_max or is_claim(message.body)):
+        token = hashlib.sha256(key.encode()).hexdigest()[:32]
+        async with ClaimCheck(claim_check, token=lambda: token) as check:
+            message = await check.put_aside(queue, message, can.body_bytes_max, opened)
     if not can.put_once:
         await (publishing or opened).put(queue, [message])
     elif publishing is None:

@@ -12,10 +12,12 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from queuebell.bridge.contract.claim import is_claim
 from queuebell.bridge.contract.errors import (
     BadInput,
     ConfigurationError,
@@ -29,6 +31,7 @@ from queuebell.bridge.producer.blocking import BlockingStore
 from queuebell.bridge.producer.publishing_queue import PublishingQueue
 from queuebell.bridge.queues.base import NewMessage, QueueStore, StoredMessage
 from queuebell.bridge.queues.http.store import HttpStore
+from queuebell.bridge.storage.claim_check import ClaimCheck
 from queuebell.frameworks.celery.bindings import Binding, BindingNames
 from queuebell.frameworks.celery.message import payload_of, seconds_left
 from queuebell.frameworks.feed import Accept, Delivery, Feed, FeedOptions, checked, put_under_key, waits_on
@@ -59,6 +62,7 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
     - ``max_attempts``: how often a message is received before it is dead-lettered, where its worker dies or requeues it
       each time; 0 is without a limit.
     - ``timeout``: of a call to the store.
+    - ``claim_check``: the URL of a blob store for bodies above 64 KiB, the same for producers and workers.
     """
 
     store: str | None = None
@@ -66,6 +70,7 @@ class TransportOptions(msgspec.Struct, frozen=True, kw_only=True):
     visibility_timeout: float = 30.0
     max_attempts: int = 20
     timeout: float = 30.0
+    claim_check: str | None = None
 
 
 class Broker:
@@ -134,8 +139,9 @@ class Broker:
     def put(self, queue: str, body: bytes, delay_s: float, ttl_s: int, key: str) -> None:
         """Put a message; under its key, so that a repeated call adds no second one, where the store can."""
         store, ref = self._at(queue)
-        message = NewMessage(checked(queue, body), max(0, round(delay_s * 1000)), ttl_s)
-        store.run(f"put {ref}", lambda opened, publishing: put_under_key(opened, publishing, ref, key, message))
+        aside = self.options.claim_check
+        message = NewMessage(checked(queue, body, aside), max(0, round(delay_s * 1000)), ttl_s)
+        store.run(f"put {ref}", lambda opened, publishing: put_under_key(opened, publishing, ref, key, message, aside))
 
     def get(self, queue: str) -> tuple[StoredMessage, Callable[[bool], bool]] | None:
         """Receive one message, and how to settle it: deleted for True, returned for False."""
@@ -147,7 +153,24 @@ class Broker:
         if not answer.messages:
             return None
         (message,) = answer.messages
-        return message, lambda done: store.delete(ref, message) if done else store.release(ref, message)
+        if (blobs := self.options.claim_check) is None or not is_claim(message.body):
+            return message, lambda done: store.delete(ref, message) if done else store.release(ref, message)
+
+        async def fetch(*_: object) -> bytes:
+            async with ClaimCheck(blobs) as check:
+                return await check.fetch(message.body)
+
+        async def drop(*_: object) -> None:
+            async with ClaimCheck(blobs) as check:
+                await check.drop(message.body)
+
+        def settle(done: bool) -> bool:
+            settled = store.delete(ref, message) if done else store.release(ref, message)
+            if done and settled:
+                store.run(f"remove a blob of {ref}", drop)
+            return settled
+
+        return msgspec.structs.replace(message, body=store.run(f"fetch from {ref}", fetch)), settle
 
     def feed(
         self, queues: Iterable[str], prefetch: int, arrived: Callable[[Delivery], None], *, acknowledged: bool
@@ -165,8 +188,10 @@ class Broker:
                     visibility_timeout=TRANSIENT_LEASE_S if transient else self.options.visibility_timeout,
                     max_attempts=0 if transient else self.options.max_attempts,
                     acknowledged=acknowledged,
+                    claim_check=self.options.claim_check,
                 )
-                feeds.append(Feed(store, refs, _accepts_transient if transient else _accepts, arrived, options))
+                accepts = partial(_accepts_transient if transient else _accepts, self.options.claim_check)
+                feeds.append(Feed(store, refs, accepts, arrived, options))
         if feeds and not self._feeds:
             atexit.register(self.close)  # before the stores are: what was acknowledged last is still to be deleted
         self._feeds.update(feeds)
@@ -299,13 +324,13 @@ class Broker:
         return self._own.run(f"look for listeners of {ref}", attended)
 
 
-def _accepts(opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
+def _accepts(claim_check: str | None, opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
     async def accept(queue: str, message: Message) -> dict[str, Any] | None:
         try:
             payload = payload_of(message.body)
         except ValueError as error:
             raise Undecodable(f"not a Celery message: {error}") from None
-        if await waits_on(opened, publishing, message, seconds_left(payload)):
+        if await waits_on(opened, publishing, message, seconds_left(payload), claim_check):
             return None
         # Of this delivery: a message that comes again is another one to Celery.
         payload["properties"]["delivery_tag"] = uuid.uuid4().hex
@@ -315,8 +340,8 @@ def _accepts(opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
     return accept
 
 
-def _accepts_transient(opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
-    accept = _accepts(opened, publishing)
+def _accepts_transient(claim_check: str | None, opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
+    accept = _accepts(claim_check, opened, publishing)
 
     async def accept_or_drop(queue: str, message: Message) -> Any:
         try:

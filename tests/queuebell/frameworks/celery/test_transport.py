@@ -221,6 +221,34 @@ with kombu.Connection(sys.argv[1]) as connection:
 """
 
 
+def test_a_large_body_is_put_aside(place: Place, tmp_path: Path) -> None:
+    """In a blob of its own, which goes with its message; the same for one that is fetched, and for a reply."""
+    text, options = "x" * 200_000, {"claim_check": tmp_path.as_uri()}
+
+    def blobs() -> int:
+        return sum(path.is_file() and not path.name.startswith(".") for path in tmp_path.rglob("*"))
+
+    with place.connection(**options) as connection:
+        publish = connection.Producer().publish
+        for _ in range(2):  # a publish that is repeated, as Celery repeats one
+            publish(text, exchange=place.queue.exchange, routing_key="orders", declare=[place.queue], put_id="17")
+        assert (place.depth(), blobs()) == ((1, 0), 1)
+        message = one(connection, place.queue)
+        assert message.payload == text
+        message.ack()
+    place.until(0, 0)
+    until = time.monotonic() + PATIENCE_S
+    while blobs():
+        assert time.monotonic() < until
+    with place.connection(**options) as connection:
+        queue = place.queue(connection)
+        connection.Producer().publish(text, exchange=place.queue.exchange, routing_key="orders")
+        got = queue.get()
+        assert got.payload == text and blobs() == 1
+        got.ack()
+        assert (place.depth(), blobs()) == ((0, 0), 0)
+
+
 @pytest.mark.parametrize(
     ("kind", "keys", "gets"),
     [

@@ -103,6 +103,20 @@ def test_a_delayed_message_waits_in_the_store(broker: Any, store: BlockingStore,
     consumer.close()
 
 
+def test_a_large_message_is_put_aside(bridge: Serving, account: str, tmp_path: Path) -> None:
+    found = QueuebellBroker(bridge.url, account=account, middleware=[], claim_check=tmp_path.as_uri())
+    with contextlib.closing(found):
+        found.declare_queue("orders")
+        found.enqueue(message("x" * 200_000))
+        consumer = found.consume("orders", timeout=int(PATIENCE_S * 1000))
+        got = next(consumer)
+        assert got.args == ("x" * 200_000,)
+        consumer.ack(got)
+        found.join("orders")
+        consumer.close()
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [".queuebell-blobs"]
+
+
 def test_what_cannot_be_is_refused_with_a_reason(broker: Any, store: BlockingStore, account: str) -> None:
     """An unknown queue, too large a message, a wrong account, a store that is away; a foreign message is kept."""
     for call in (broker.consume, broker.flush, broker.join):

@@ -19,7 +19,8 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         " listeners.listener listeners.scaling queuebell.command",
         "queuebell": "bridge listeners",
         "queuebell.frameworks": "bridge.brokers bridge.contract bridge.observe bridge.producer bridge.queues"
-        " bridge.storage listeners.handler listeners.listener listeners.pool listeners.session listeners.work queuebell.command",
+        " bridge.storage listeners.handler listeners.listener listeners.pool listeners.session listeners.work"
+        " queuebell.command",
     },
     {
         "queuebell.pytest_plugin": "queuebell.testing",

@@ -60,6 +60,7 @@ from queuebell.bridge.queues.http.shapes import (
     SettleRequest,
 )
 from queuebell.bridge.queues.http.store import MESSAGE_TYPE, differences
+from queuebell.bridge.queues.limits import check_put
 from queuebell.bridge.queues.served import Browsed, NoRoom
 from queuebell.bridge.service.state.answers import QueueNames, QueueState
 from queuebell.bridge.service.state.content import now_counted
@@ -205,7 +206,7 @@ class QueueRoutes:
                     raise
                 raise Refusal("message_too_large", refusal.detail, close=True) from None
             try:
-                message = message_of(raw, query, json)
+                message = message_of(queue, raw, query, json)
                 async with self._within.making(self._authorizer.principal(request), queue, creates(query)):
                     receipt = await self._store.put_once_plainly(queue, key, message, creates(query))
             except BaseException:
@@ -468,9 +469,12 @@ def messages_of(raw: bytes) -> list[NewMessage]:
     return [_new_message(item) for item in _decode(_put, raw).messages]
 
 
-def message_of(raw: bytes, query: Mapping[str, str], json: bool) -> NewMessage:
+def message_of(queue: str, raw: bytes, query: Mapping[str, str], json: bool) -> NewMessage:
     """Return the one message of a put, from the raw body or from JSON; the query has priority."""
     message = _new_message(_decode(_put_item, raw)) if json else NewMessage(raw)
+    if json and query:
+        # The store sees only what the query leaves.
+        check_put(queue, [message])
     delay = number(query, "visible_after_ms", 0, DELAY_MS_MAX, message.visible_after_ms)
     never = query.get("ttl_s") == str(NEVER)
     ttl = NEVER if never else number(query, "ttl_s", 1, TTL_S_MAX, message.ttl_s)

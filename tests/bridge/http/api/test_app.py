@@ -27,6 +27,7 @@ from queuebell.bridge.contract.wire import Drain, Hello, Subscription
 from queuebell.bridge.http.api import queues
 from queuebell.bridge.http.api.routes import Unread, refusal_of
 from queuebell.bridge.queues.embedded import engine
+from queuebell.bridge.queues.http.store import MESSAGE_TYPE
 from tests.support.web import JSON, Served, request, serving
 
 
@@ -251,6 +252,13 @@ async def test_one_message_is_discarded_unless_a_worker_has_it(served: Served) -
     gone = await served.ask("DELETE", "/v1/queues/a/b/messages/0000000000000099?by=id")
     assert gone.code == "message_not_found"
     assert (await served.ask("GET", "/v1/queues/a/b")).json["depth"] == {"visible": 1, "invisible": 0}
+
+
+async def test_the_query_of_a_put_hides_no_fault_of_its_body(served: Served) -> None:
+    for item, status in (("-1", 400), ("5", 201)):
+        body = b'{"body": "x", "visible_after_ms": %s}' % item.encode()
+        target = f"/v1/queues/a/b/messages/n{item}?visible_after_ms=367"
+        assert (await served.ask("PUT", target, body, media=MESSAGE_TYPE)).status == status
 
 
 async def test_a_queue_has_a_history(served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import statistics
 import sys
@@ -46,8 +47,12 @@ class Fleet:
 
     def running(self) -> set[int]:
         """Return the worker processes that live now."""
-        threads = Path(f"/proc/{self.scaler.pid}/task").glob("*/children")
-        return {int(child) for file in threads for child in file.read_text().split()}
+        found: set[int] = set()
+        for file in Path(f"/proc/{self.scaler.pid}/task").glob("*/children"):
+            # A thread may end between the list and its file; its children go to another one, which is read too or next.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found.update(map(int, file.read_text().split()))
+        return found
 
     def noted(self) -> list[tuple[str, str, int, float]]:
         """Return word, body, process and moment of each note."""

@@ -131,10 +131,15 @@ class Timers:
         empty_at = self.found_empty_at(work)
         return work.born_at if empty_at is None else max(empty_at, work.born_at)
 
-    def on_hello(self, work: PendingWork, store: str | None) -> None:
+    def on_hello(self, work: PendingWork, now: float, store: str | None) -> None:
         """Note which round a queue belongs to; all its listeners use the same store (B11)."""
         if store is not None and self.rounds:
             work.round = next((each for each in self.rounds if each.is_of(work.queue, store)), None)
+            self._want_round(work, now)
+
+    def _want_round(self, work: PendingWork, now: float) -> None:
+        if isinstance(work.round, Round):
+            work.round.wanted_at = now
 
     def round_found(self, work: PendingWork, now: float, began: float) -> None:
         """Check a queue in which a round found a message that nobody announced (B17)."""
@@ -146,6 +151,7 @@ class Timers:
         """Check a queue that had no recent receive; being overdue requests no further wakes (B9)."""
         if self._own.is_embedded(work) or not work.sessions:
             return
+        self._want_round(work, now)
         later = max((each.next_sweep(work, self._d.draw) for each in self.rounds), default=now)
         if later > now:
             self._d.agenda.set(("sweep", work.queue), later)
@@ -203,10 +209,12 @@ class Round:
     """
 
     def __init__(self, fingerprint: Callable[[str], str], period_s: float, *, here: bool) -> None:
-        self.wanted = False
-        """Whether a listener of the store has been here."""
+        self.wanted_at = -math.inf
+        """When a queue of the store last had a listener, as far as its sweeps show."""
         self.every_s = period_s * ROUND_SHARE
         """The time between the begins of two rounds; 0 if there are no sweeps."""
+        self.again_s = period_s * SWEEP_JITTER / 2
+        """The time from a failed round to its repetition: before any of its queues is swept."""
         self.began: float | None = None
         """When the newest answered round began; None before the first."""
         self._resumed_at = -math.inf
@@ -217,9 +225,11 @@ class Round:
 
     def is_of(self, queue: str, store: str) -> bool:
         """Return whether a listener of a queue, which names its ``store``, uses the one that is asked."""
-        found = store == self._fingerprint(queue)
-        self.wanted = self.wanted or found
-        return found
+        return store == self._fingerprint(queue)
+
+    def wanted(self, now: float) -> bool:
+        """Return whether a queue of the store has a listener, or had one two periods ago."""
+        return now - self.wanted_at <= 2 * self.every_s / ROUND_SHARE
 
     def answered(self, began: float, found: Collection[str], place: str | None) -> None:
         """Record that a round which began then found visible messages in these queues of ``place``, and in no others.
@@ -245,7 +255,7 @@ class Round:
         return work.place == self._place or (self._here and work.place == HERE)
 
     def next_sweep(self, work: PendingWork, draw: Draw) -> float:
-        """Return when a queue that the newest round found empty is due for a sweep of its own, if no other follows."""
+        """Return when a queue that the newest round found empty is due for a sweep, if no other round follows."""
         if self.began is None or not self.found_empty(work):
             return -math.inf
         return self.began + work.numbers.sweep_s * (1 + SWEEP_JITTER * draw())

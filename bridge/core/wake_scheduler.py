@@ -304,7 +304,7 @@ class WakeScheduler:
         for sub in frame.queues:
             work = self.pending.open(sub.queue, now)
             work.store = frame.store or work.store
-            self.timers.on_hello(work, sub.store)
+            self.timers.on_hello(work, now, sub.store)
             unknown = work.found_empty_at is None and not work.dirty and not work.any_due
             unknown |= coordinator.on_hello(work, now, sub.store) and not work.dirty
             old = session.queues.get(sub.queue)
@@ -684,8 +684,12 @@ def as_external(frame: UpFrame, engine: Callable[[str], str]) -> UpFrame:
     if isinstance(frame, Hello):
         queues = [_subscription(sub, engine) for sub in frame.queues]
         return msgspec.structs.replace(frame, queues=queues, accept=[])
-    if isinstance(frame, EmptyReceive) and frame.own:
-        return msgspec.structs.replace(frame, own=False, store=engine(frame.queue), place=HERE)
+    if isinstance(frame, EmptyReceive):
+        if frame.own:
+            return msgspec.structs.replace(frame, own=False, store=engine(frame.queue), place=HERE)
+        if frame.place == HERE:
+            # Only this bridge says so, of its own store.
+            return msgspec.structs.replace(frame, place=None)
     return frame
 
 

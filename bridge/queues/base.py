@@ -518,6 +518,10 @@ class RoundStore(Protocol):
         """
         ...
 
+    async def close(self) -> None:
+        """See `QueueStore.close`."""
+        ...
+
 
 def digest_of(*parts: str) -> str:
     """Return 32 hex digits that identify these parts together, for `QueueStore.fingerprint`."""

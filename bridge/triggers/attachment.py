@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
@@ -31,7 +32,6 @@ from queuebell.bridge.triggers.supervisor import SupervisedConnection
 
 if TYPE_CHECKING:
     from queuebell.bridge.access.access_watch import AccessWatch
-    from queuebell.bridge.queues.base import RoundStore
     from queuebell.bridge.service.bridge import Bridge
 
 log = logging.getLogger("queuebell.bridge")
@@ -160,19 +160,20 @@ class Attachments:
 def _rounds(bridge: Bridge, databases: Sequence[str]) -> list[Rounds]:
     """Return what asks the stores whose credentials this bridge has."""
     found: list[Rounds] = []
-    if isinstance(bridge.store, SharedStore) and bridge.store.round_store is not None:
-        found.append(Rounds(bridge, bridge.store.round_store, here=True))
+    if isinstance(bridge.store, SharedStore) and (asked := bridge.store.round_store) is not None:
+        found.append(Rounds(bridge, lambda: asked, here=True))
     for url in databases:
         from queuebell.bridge.queues.postgres.pgmq import PgmqStore
         from queuebell.bridge.queues.postgres.store import PostgresStore
 
         address, _ = take_prefix(url)
         try:
-            stores: list[RoundStore] = [PostgresStore(address), PgmqStore(f"pgmq://{address.partition('://')[2]}")]
+            found += [
+                Rounds(bridge, partial(PostgresStore, address)),
+                Rounds(bridge, partial(PgmqStore, f"pgmq://{address.partition('://')[2]}")),
+            ]
         except ConfigurationError as error:
             log.warning("each queue of this database is swept by itself, for its address suits no store: %s", error)
-            continue
-        found += [Rounds(bridge, store, owned=True) for store in stores]
     return found
 
 

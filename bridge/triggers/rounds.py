@@ -7,7 +7,9 @@ that bridges share. Where a round fails, its queues are swept one by one, as the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from queuebell.bridge.contract.errors import BadQueueReference, QueuebellError
@@ -24,17 +26,24 @@ log = logging.getLogger("queuebell.bridge")
 
 QUEUES_AT_ONCE: Final = 100
 """How many queues are checked before other tasks run."""
+CONNECTED_S: Final = 600.0
+"""How long a connection is used: where an address leads is looked up at its beginning, and a database may move."""
 WARN_EVERY_S: Final = 3600.0
 ROUND: Final = "a round"
 
 
 class Rounds:
-    """Asks one store once a period, after a listener of it was here; ``owned`` also closes it in the end."""
+    """Asks one store once a period while listeners of it are here, and once more if it fails.
 
-    def __init__(self, bridge: Bridge, store: RoundStore, *, here: bool = False, owned: bool = False) -> None:
+    ``here`` if it is the store of this bridge, which closes it; any other is opened by ``connect``, and closed here.
+    """
+
+    def __init__(self, bridge: Bridge, connect: Callable[[], RoundStore], *, here: bool = False) -> None:
         self._bridge = bridge
-        self._store = store
-        self._owned = owned
+        self._connect = connect
+        self._store = connect()
+        self._connected_at = 0.0
+        self._here = here
         self._round = bridge.scheduler.add_round(self._fingerprint, here=here)
         self._throttle = Throttle(WARN_EVERY_S)
         self._asking: asyncio.Task[None] | None = None
@@ -49,26 +58,46 @@ class Rounds:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait([self._asking])
-        if self._owned:
-            await self._store.close()  # type: ignore[attr-defined]
+        if not self._here:
+            with swallowing(ROUND):
+                await self._store.close()
 
     def _fingerprint(self, queue: str) -> str:
-        try:
+        # A listener says hello meanwhile: no exception of a store may end that.
+        with swallowing(ROUND), contextlib.suppress(BadQueueReference):
             return self._store.fingerprint(queue)
-        except BadQueueReference:
-            # No queue of this store has such a name.
-            return ""
+        return ""
 
     async def _ask_again(self) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time()
+        due = self._connected_at = loop.time()
         while True:
             due = max(due + self._round.every_s, loop.time())
             await asyncio.sleep(due - loop.time())
-            if self._round.wanted:
-                await self._ask()
+            if not self._round.wanted(self._bridge.now()):
+                continue
+            if loop.time() - self._connected_at >= CONNECTED_S:
+                await self._connect_anew()
+            if not await self._asked():
+                # Otherwise all queues would be swept within a tenth of a period.
+                await asyncio.sleep(self._round.again_s)
+                await self._connect_anew()
+                await self._asked()
 
-    async def _ask(self) -> None:
+    async def _connect_anew(self) -> None:
+        if self._here:
+            return
+        with swallowing(ROUND):
+            self._connected_at = asyncio.get_running_loop().time()
+            old, self._store = self._store, self._connect()
+            await unless_cancelled(old.close())
+
+    async def _asked(self) -> bool:
+        with swallowing(ROUND):
+            return await self._ask()
+        return False
+
+    async def _ask(self) -> bool:
         bridge = self._bridge
         began = bridge.now()
         found, why = None, "it has over 10,000 busy queues, or hides rows from this user"
@@ -82,10 +111,11 @@ class Rounds:
             log.warning("the question for all queues of %s failed; each is swept by itself: %s", self._store, why)
         bridge.emit(RoundMade(self._store.kind, found is not None))
         if found is None or bridge.stopped:
-            return
+            return bridge.stopped
         self._round.answered(began, found.queues, found.place)
         for part in sliced(found.queues, QUEUES_AT_ONCE):
             with swallowing(ROUND):
                 bridge.scheduler.round_found(bridge.now(), part, began)
             bridge.drive()
             await asyncio.sleep(0)
+        return True

@@ -308,9 +308,13 @@ class BridgeServer:
             world.desk.restarted()
         self._rounds: Rounds | None = None
         if plan.rounds:
-            asked = AskedStore(world, process, world.store_host, capabilities_of(world))
-            exceptions.spoil(asked, "visible_queues")
-            self._rounds = Rounds(self.bridge, asked)
+
+            def connect() -> AskedStore:
+                asked = AskedStore(world, process, world.store_host, capabilities_of(world))
+                exceptions.spoil(asked, "visible_queues", "close")
+                return asked
+
+            self._rounds = Rounds(self.bridge, connect)
         self._attachment: Attachment | None = None
         self._sessions: BrokeredSessions
         self._store_server: StoreServer | None = None

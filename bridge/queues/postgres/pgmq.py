@@ -640,7 +640,7 @@ WITH {sql.MOMENT}
 SELECT floor(extract(epoch FROM {sql.NOW} - vt) * 1000)::bigint AS ms FROM {{q}}
 WHERE vt <= {sql.NOW} AND vt > '-infinity' AND {_NAMED} ORDER BY vt LIMIT 1
 """  # noqa: S608
-# What has parts has no size of its own.
+# A partitioned table reports no size: its parts do.
 _FILLED: Final = f"""
 SELECT {sql.place("pgmq.meta")} AS place, filled.name,
     row_security_active('pgmq.meta') OR coalesce(filled.hidden, false) AS hidden
@@ -655,8 +655,8 @@ _PLACED: Final = f"SELECT {sql.place('pgmq.meta')} AS place, found.name FROM (SE
 _VISIBLE: Final = "SELECT '{name}' AS name WHERE (SELECT min(vt) FROM {q}) <= clock_timestamp()"
 _CLEAR: Final = f"WITH gone AS (DELETE FROM {{q}} WHERE {_NAMED}) SELECT {_NAMED} AS named"  # noqa: S608
 
-# PGMQ has a NOTIFY of its own. It is throttled, and nothing follows what was throttled; an open transaction that has
-# notified holds up all others; and a crash of the server forgets which queues notify. This one is our own tables'.
+# Not PGMQ's NOTIFY: it is throttled, and nothing follows what was throttled; an open transaction that has notified
+# holds up all others; and a crash of the server forgets which queues notify. This is the trigger of our own tables.
 _ROWS: Final = """SELECT '{account}/' || TG_ARGV[0] AS queue, clock_timestamp() AS now,
     CASE WHEN isfinite(vt) THEN vt ELSE clock_timestamp() END AS visible_at,
     CASE WHEN isfinite(enqueued_at) THEN enqueued_at ELSE clock_timestamp() END AS inserted_at

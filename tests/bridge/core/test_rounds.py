@@ -6,6 +6,7 @@ import pytest
 
 from queuebell.bridge.contract.wire import BridgeHeartbeat, EmptyReceive
 from queuebell.bridge.core.timers import HERE, Round
+from queuebell.bridge.core.wake_scheduler import as_external
 from tests.support.bells import BOOT, QUEUE, Rig
 
 OTHER = "billing/others"
@@ -155,3 +156,10 @@ def test_a_round_settles_nothing_and_takes_no_wake_back() -> None:
     rig.answer()
     (wake,) = rig.wakes(rig.number)
     assert wake.reason == "trigger" and rig.work().dirty
+
+
+def test_a_listener_elsewhere_cannot_say_that_it_read_here() -> None:
+    """Only receives through this bridge are of its store, whatever a frame says."""
+    frame = EmptyReceive(QUEUE, BOOT, 1, 0, place=HERE)
+    told = as_external(frame, store)
+    assert isinstance(told, EmptyReceive) and told.place is None

@@ -26,24 +26,30 @@ class Store:
         self.asked: list[float] = []
         self.found: list[str] | None = []
         self.takes_s = 0.0
-        self.error: BaseException | None = None
-        self.closed = False
+        self.errors: list[BaseException] = []
+        self.opened, self.closed = 0, 0
 
     def fingerprint(self, queue: str) -> str:
         if queue == "other/orders":
             raise BadQueueReference("this store has no such queue")
+        if queue == "faulty/orders":
+            raise RuntimeError("a fault")
         return queue
 
     async def visible_queues(self) -> VisibleQueues | None:
         self.asked.append(asyncio.get_running_loop().time())
         await asyncio.sleep(self.takes_s)
-        if self.error is not None:
-            error, self.error = self.error, None
-            raise error
+        if self.errors:
+            raise self.errors.pop()
         return None if self.found is None else VisibleQueues(self.found, "here and there")
 
     async def close(self) -> None:
-        self.closed = True
+        self.closed += 1
+        raise RuntimeError("a fault")
+
+    def open(self) -> Store:
+        self.opened += 1
+        return self
 
 
 class Listening:
@@ -77,7 +83,7 @@ async def test_many_idle_queues_cost_one_question_a_period(count: int) -> None:
     """And not one receive, but the first of each."""
     store, queues = Store(), [f"a/q{number}" for number in range(count)]
     async with Bridge() as bridge:
-        rounds = Rounds(bridge, store, owned=True)
+        rounds = Rounds(bridge, store.open)
         rounds.start()
         listening = Listening(bridge, *queues)
         assert await listening.listen(30) == [(each, "resync") for each in queues]
@@ -85,48 +91,59 @@ async def test_many_idle_queues_cost_one_question_a_period(count: int) -> None:
         assert len(store.asked) == 11
         store.found = ["a/q1", "nobody/listens"]
         assert await listening.listen(EVERY_S) == [("a/q1", "sweep")]
+        # The address is looked up again from time to time; what fails there costs nothing.
+        assert (store.opened, store.closed) == (2, 1)
         await rounds.stop()
         await rounds.stop()
-    assert store.closed
 
 
 @simulated
-async def test_it_asks_once_a_listener_of_such_a_store_was_here() -> None:
+async def test_it_asks_while_a_listener_of_such_a_store_is_here() -> None:
     store = Store()
     async with Bridge() as bridge:
-        rounds = Rounds(bridge, store)
+        rounds = Rounds(bridge, store.open, here=True)
         rounds.start()
         listening = Listening(bridge, "a/b", store="another")
         await listening.listen(300)
         assert store.asked == []
         Listening(bridge, "other/orders")
+        Listening(bridge, "faulty/orders")
         another = Listening(bridge, "a/c")
-        await another.listen(90)
-        assert len(store.asked) in (1, 2)
+        await another.listen(600)
+        assert len(store.asked) in (11, 12)
+        await listening.listen(1200)
+        assert len(store.asked) <= 16
         await rounds.stop()
-    assert not store.closed
+    assert (store.opened, store.closed) == (1, 0)
 
 
 @simulated
 @pytest.mark.parametrize(
     "error", [StoreUnavailable("away"), RuntimeError("a fault"), asyncio.CancelledError(), None], ids=repr
 )
-async def test_a_failure_costs_one_round(error: BaseException | None, caplog: pytest.LogCaptureFixture) -> None:
-    """Its queues are swept one by one meanwhile, and the next round stands for them again."""
+async def test_two_failures_cost_one_round(error: BaseException | None, caplog: pytest.LogCaptureFixture) -> None:
+    """After one it asks again. After two its queues are swept one by one, and the next round stands for them again."""
     store, facts = Store(), list[Fact]()
     async with Bridge() as bridge:
         bridge.observe(lambda fact: facts.append(fact) if isinstance(fact, RoundMade) else None)
-        rounds = Rounds(bridge, store)
+        rounds = Rounds(bridge, store.open)
         rounds.start()
         listening = Listening(bridge, "a/b")
         await listening.listen(EVERY_S * 2 + 6)
-        store.error, store.found = error, [] if error else None
+        if error:
+            store.errors = [error]
+            assert await listening.listen(EVERY_S) == []
+        store.errors, store.found = [error] * 2 if error else [], [] if error else None
         with caplog.at_level(logging.WARNING):
-            assert await listening.listen(EVERY_S + 8) == [("a/b", "sweep")]
+            assert await listening.listen(EVERY_S + 14) == [("a/b", "sweep")]
         store.found = []
         await listening.listen(EVERY_S)
         assert await listening.listen(300) == []
-        assert [fact.answered for fact in facts if isinstance(fact, RoundMade)][:4] == [True, True, False, True]
+        once = [False, True] if error else []
+        answered = [fact.answered for fact in facts if isinstance(fact, RoundMade)]
+        assert answered[: 5 + len(once)] == [True, True, *once, False, False, True]
+        # Each repetition connects anew.
+        assert store.opened == (3 if error else 2)
         assert ("swept by itself: away" in caplog.text) == isinstance(error, StoreUnavailable)
         await rounds.stop()
 
@@ -137,7 +154,7 @@ async def test_a_round_is_as_old_as_its_question() -> None:
     store = Store()
     store.takes_s = 9.0
     async with Bridge(draw=lambda: 1.0) as bridge:
-        rounds = Rounds(bridge, store)
+        rounds = Rounds(bridge, store.open)
         rounds.start()
         listening = Listening(bridge, "a/b")
         await listening.listen(EVERY_S + 12)

@@ -87,9 +87,11 @@ bench: $(VENV)/dev.stamp
 peers: $(VENV)/dev.stamp $(PEERS)/peers.stamp
 	@$(BIN)/python -m bench $(ARGS) peers
 
-# The demonstration has a minute in all: it installs what runs, not what tests.
+# The demonstration has a minute in all: it installs what runs, not what tests. The pip that comes with an older Python
+# takes three times as long.
 $(VENV)/runtime.stamp: requirements.lock pyproject.toml $(VENV)/pyvenv.cfg
 	@echo "installing what queuebell runs on, by hash, into $(VENV)"
+	@sed -n '/^pip==/,/[^\]$$/p' requirements.lock | $(PIP) install --no-compile --require-hashes -r /dev/stdin
 	@$(PIP) install --no-compile --require-hashes -r requirements.lock
 	@$(PIP) install --no-compile --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -138,10 +140,10 @@ lock: $(VENV)/dev.stamp
 	@$(PIP) install --no-compile 'uv>=0.9'
 	@rm -f requirements.lock requirements-all.lock requirements-dev.lock requirements-mutants.lock requirements-peers.lock \
 		requirements-release.lock requirements-site.lock
-	@echo 'setuptools>=77' | $(LOCK) --extra nats --extra mqtt --output-file requirements.lock pyproject.toml -
+	@printf 'pip>=26\nsetuptools>=77\n' | $(LOCK) --extra nats --extra mqtt --output-file requirements.lock pyproject.toml -
 	@echo 'setuptools>=77' | $(LOCK) --constraint requirements.lock --extra all --output-file requirements-all.lock \
 		pyproject.toml -
-	@echo 'setuptools>=77' | $(LOCK) --constraint requirements-all.lock --all-extras \
+	@printf 'pip>=26\nsetuptools>=77\n' | $(LOCK) --constraint requirements-all.lock --all-extras \
 		--output-file requirements-dev.lock pyproject.toml -
 	@$(LOCK) --constraint requirements-dev.lock --group mutants --output-file requirements-mutants.lock
 	@$(LOCK) --group peers --output-file requirements-peers.lock

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 from setuptools import setup
@@ -23,6 +24,9 @@ if not all((HERE / "queuebell" / name / "__init__.py").is_file() for name in ("b
 
 # A wheel is packed from this folder, with modules in it that are gone since the last build.
 shutil.rmtree(HERE / "build" / "lib", ignore_errors=True)
+
+# Said to whoever installs it, who can do nothing about it.
+warnings.filterwarnings("ignore", message="Compat editable installs")
 
 setup(
     # An editable install puts this folder on the path. What it would install otherwise, a finder, is Python that runs

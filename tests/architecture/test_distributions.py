@@ -274,7 +274,6 @@ AS_MAINTAINERS = {
     "GIT_COMMITTER_NAME": "Queuebell maintainers",
     "GIT_COMMITTER_EMAIL": "nobody@example.invalid",
     "GIT_CONFIG_GLOBAL": "/dev/null",
-    "PIP_NO_COMPILE": "1",
     "UV_PYTHON_DOWNLOADS": "never",
 }
 
@@ -299,7 +298,8 @@ def git(*words: str, cwd: pathlib.Path) -> str:
 
 def with_python(checkout: pathlib.Path, python: pathlib.Path) -> pathlib.Path:
     (checkout / ".venv/bin").mkdir(parents=True)
-    (checkout / ".venv/bin/python").symlink_to(python)
+    (checkout / ".venv/bin/python").write_text(f'#!/bin/sh\nexec {python} "$@"\n')
+    (checkout / ".venv/bin/python").chmod(0o755)
     return checkout
 
 
@@ -341,8 +341,7 @@ def test_a_release_of_this_checkout(tmp_path: pathlib.Path) -> None:
     text = (ROOT / "CHANGELOG.md").read_text().replace("## Unreleased", f"## {VERSION}")
     checkout = with_python(repository(copied(tracked(), tmp_path), text), pathlib.Path(sys.executable))
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    # Nearly nothing of what is installed is imported.
-    done = run("deploy/release", VERSION, cwd=checkout, PYTHONS=python, PIP_NO_COMPILE="1")
+    done = run("deploy/release", VERSION, cwd=checkout, PYTHONS=python)
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"released {VERSION}, tried with Python 3." in done.stdout
     assert "charged order 3" in done.stdout

@@ -27,7 +27,7 @@ SILENT_S = 3.5
 PLACE_S = 0.25
 CALLERS = 3
 BATCH = 2
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 NEVER_S = "86400"
 
 ClusterStory = Callable[[Site, ClusterGround], Awaitable[None]]

@@ -14,9 +14,9 @@ from tests.chaos.cluster_run import BRIDGE, ROLLING, ClusterRun
 async def test_a_short_long_run_of_a_cluster(tmp_path: Path) -> None:
     """C1 to C9: what was acknowledged is handled while bridges, NATS servers and workers are killed and restarted."""
     said: list[str] = []
-    outcome = await ClusterRun(6_000, seed=2, say=said.append).run(tmp_path)
+    outcome = await ClusterRun(4_000, seed=2, say=said.append).run(tmp_path)
     assert outcome.broken == []
-    assert outcome.total.acknowledged >= 6_000
+    assert outcome.total.acknowledged >= 4_000
     assert (outcome.total.lost, outcome.total.unexpected) == (0, 0)
     assert outcome.faults[ROLLING] == 1
     assert outcome.faults[BRIDGE] >= 1

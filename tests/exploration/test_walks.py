@@ -9,7 +9,7 @@ import pytest
 from tests.exploration.explore import CHAOS_STEPS, walks
 from tests.exploration.plan import WILD, Plan
 
-SEEDS = int(os.environ.get("QUEUEBELL_SEEDS", "100"))
+SEEDS = int(os.environ.get("QUEUEBELL_SEEDS", "60"))
 FEW = min(SEEDS, 30)
 """Of all tests; the rest are for `make test-rest`."""
 FIRST = int(os.environ.get("QUEUEBELL_FIRST_SEED", "0"))

@@ -298,7 +298,7 @@ async def fuzz(tmp_path: Path, file: Path, *words: str) -> tuple[int, str]:
     ("words", "said"),
     [
         (("--phases", "coverage,stateful", "--max-examples", "3"), "57 selected / 57 total"),
-        pytest.param(("--phases", "examples,fuzzing,stateful", "--max-examples", "20"), "", marks=pytest.mark.rest),
+        pytest.param(("--phases", "examples,fuzzing,stateful", "--max-examples", "10"), "", marks=pytest.mark.rest),
     ],
     ids=["every limit", "anything"],
 )

@@ -21,7 +21,7 @@ SIZES = (3, 2, 5)
 DIRECT = PRESETS["cluster-elsewhere-wire"]
 
 
-@pytest.mark.parametrize("seeds", chunks(len(CLUSTERS), 16, 244, first=4), ids=str)
+@pytest.mark.parametrize("seeds", chunks(len(CLUSTERS), 10, 244, first=4), ids=str)
 def test_every_seed_of_several_bridges_holds(seeds: range) -> None:
     """No run of 2, 3 or 5 bridges loses a message, forgives what was not paid, or breaks another promise."""
 

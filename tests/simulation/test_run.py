@@ -38,7 +38,7 @@ from tests.support.command import ROOT, environment
 
 DEAF = 8
 """Of exceptions alone: a seed whose exceptions meet a batch with the flush of a session."""
-CHUNK = 12
+CHUNK = 6
 TRACES = {
     "--seed 3 --store own --channel wire": "1cc3ee7748466742480257dd742f9cd1fe793c622df359e9a953c65321aba289",
     "--seed 7 --store elsewhere --channel broker": "a00140e60f5166046e1faff05e527b504ff82d94b75b2f9b321267c90a45d0c0",
@@ -78,12 +78,12 @@ def every_seed_holds(plan_of: Callable[[int], Plan], seeds: range, checked: str)
     assert not failed
 
 
-@pytest.mark.parametrize("seeds", chunks(len(PLANS), 48, 1008), ids=str)
+@pytest.mark.parametrize("seeds", chunks(len(PLANS), 24, 1008), ids=str)
 def test_every_seed_holds(seeds: range) -> None:
     every_seed_holds(lambda seed: PRESETS[PLANS[seed % len(PLANS)]], seeds, "I1 I4 I5 I7")
 
 
-@pytest.mark.parametrize("seeds", chunks(len(WITH_KEYS), 16, 196, first=4), ids=str)
+@pytest.mark.parametrize("seeds", chunks(len(WITH_KEYS), 10, 196, first=4), ids=str)
 def test_every_seed_holds_with_authentication(seeds: range) -> None:
     """The same where everybody has a key, which is revoked, replaced and ends, and the access file breaks."""
     plans = [replace(PRESETS[name], auth=True) for name in WITH_KEYS]
@@ -283,7 +283,7 @@ ROUNDS: list[tuple[str, dict[str, Any]]] = [
 """One and several bridges, sessions of both kinds, a scaler, and a store that bridges share."""
 
 
-@pytest.mark.parametrize("seeds", chunks(len(ROUNDS), 15, 120), ids=str)
+@pytest.mark.parametrize("seeds", chunks(len(ROUNDS), 12, 120), ids=str)
 def test_every_seed_of_rounds_holds(seeds: range) -> None:
     """Bridges ask the store about all queues at once, and the bounds stay."""
     plans = [replace(PRESETS[name], rounds=True, messages=30, **more) for name, more in ROUNDS]
@@ -319,7 +319,7 @@ POOLS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("seeds", chunks(len(POOLS), 24, 120), ids=str)
+@pytest.mark.parametrize("seeds", chunks(len(POOLS), 12, 120), ids=str)
 def test_every_seed_of_pools_holds(seeds: range) -> None:
     """No slot is used twice, and quiet queues cost nothing."""
     plans = [replace(PRESETS[name], **{"messages": 40, "burst": 8, **pool}) for name, pool in POOLS]

@@ -28,7 +28,7 @@ def scaled(preset: str, scalers: int = 1, **changes: Any) -> Plan:
     return msgspec.structs.replace(plan, scalers=max(scalers, plan.queues), **changes)
 
 
-@pytest.mark.parametrize("seeds", chunks(len(PLANS), 30, 294, first=6), ids=str)
+@pytest.mark.parametrize("seeds", chunks(len(PLANS), 18, 294, first=6), ids=str)
 def test_every_seed_of_scalers_holds(seeds: range) -> None:
     """Nothing is lost, waits are bounded, no busy worker ends, and none is left where nothing is to be done."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pwd
@@ -43,6 +44,10 @@ def binaries() -> Path:
     return Path(initdb).parent
 
 
+_MADE: list[Path] = []
+"""The cluster that all begin as copies of, once a process has made it."""
+
+
 class PostgresServer:
     """One cluster and its server, which refuses to be root; start it, and stop it in the end.
 
@@ -58,7 +63,15 @@ class PostgresServer:
         if self._user is not None:
             shutil.chown(self.folder, self._user)
         if primary is None:
-            self._run("initdb", "-D", str(self.data), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+            if not _MADE:
+                made = self.folder.with_name(f"{self.folder.name}-made")
+                self._run("initdb", "-D", str(made), "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+                _MADE.append(made)
+                atexit.register(shutil.rmtree, made, ignore_errors=True)
+            shutil.copytree(_MADE[0], self.data)
+            if self._user is not None:
+                for path in (self.data, *self.data.rglob("*")):
+                    shutil.chown(path, self._user)
         else:
             source = f"host=127.0.0.1 port={primary.port} user=postgres"
             self._run("pg_basebackup", "-D", str(self.data), "-d", source, "-R", "-c", "fast", "--no-sync")

@@ -58,13 +58,14 @@ def _name(requirement: str) -> str:
 @pytest.mark.timeout(3000)
 def test_the_same_with_django_6(tmp_path: Path) -> None:
     """In an environment of Python 3.12 or newer with what the lock has for it: Django's own tasks, not the backport."""
-    folder, known = tmp_path / "environment", environment(PIP_NO_COMPILE="1", PYTHONPATH=str(ROOT))
+    folder, known = tmp_path / "environment", environment(PYTHONPATH=str(ROOT))
     lock = tmp_path / "lock"
     lock.write_text(locked("queuebell", "django", "asyncpg", "psycopg", "psycopg-binary", *TOOLS))
     python = str(folder / "bin/python")
+    pip = (sys.executable, "-m", "pip", "--python", python)
     for words in (
-        [python_3_12(), "-m", "venv", str(folder)],
-        [python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(lock)],
+        [python_3_12(), "-m", "venv", "--without-pip", str(folder)],
+        [*pip, "install", "--quiet", "--no-compile", "--require-hashes", "-r", str(lock)],
         [python, "-c", "import django.tasks, importlib.util as u; assert u.find_spec('django_tasks') is None"],
         [python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *OTHERS, str(Path(__file__).parent)],
     ):

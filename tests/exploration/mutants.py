@@ -17,9 +17,9 @@ from queuebell.bridge.core.sessions import Session, SessionQueue
 from queuebell.bridge.core.timers import Timers
 from queuebell.bridge.core.wake_scheduler import Duplicates, WakeScheduler
 from queuebell.bridge.producer.publication import Publication, Sending
-from queuebell.listeners.wake.controller import Controller
+from queuebell.listeners.wake.controller import Controller, Receive
 from queuebell.listeners.wake.pool import Place, Sharing
-from queuebell.listeners.wake.table import SendStarted
+from queuebell.listeners.wake.table import SendEmptyReceive, SendRoom, SendStarted
 from queuebell.listeners.wake.timers import DeadMan
 
 
@@ -420,6 +420,63 @@ class BelievesTheNewestNews(DeadMan):
 
     def on_empty_receive(self, at: float) -> None:
         self._deadline = at + self.t_dead + self.spread * self._share
+
+
+class FlagCleared(Controller):
+    """V2, the other half: an empty answer clears whatever is owed (L1)."""
+
+    def _on_received(self, now: float, rid: int, n: int, *answer: Any) -> None:
+        super()._on_received(now, rid, n, *answer)
+        if n == 0:
+            self.covered = self.epoch
+
+
+class CoverWithoutSnapshot(Controller):
+    """V9, the listener's side: a cover names the newest generation and not the one its receive knew of (L1)."""
+
+    def _settle_checks(self, now: float, receive: Receive, next_visible: float | None) -> None:
+        self.covered = max(self.covered, receive.epoch)
+        if self.boot is not None:
+            self._out.append(SendEmptyReceive(self.boot, self.gen, 0.0, None))
+
+
+class ForgetsAfterErrors(Controller):
+    """L11: a failed receive is not tried again."""
+
+    def _on_failed(self, now: float, rid: int, back_at: float | None) -> None:
+        super()._on_failed(now, rid, back_at)
+        if not self.receives:
+            self.covered = self.epoch
+            self.timers.cancel()
+
+
+class ForgetsToSayMore(Controller):
+    """L5: woken without room, it says nothing."""
+
+    def _send_more(self, again: bool = False) -> None:
+        pass
+
+
+class ForgetsToSayRoom(Controller):
+    """L5: room is not said again (V11 from the other side)."""
+
+    def _advance(self, now: float, woken: bool = False) -> None:
+        super()._advance(now, woken)
+        self._out = [command for command in self._out if not isinstance(command, SendRoom)]
+
+
+class OneEmptyIsEnough(Controller):
+    """L8: an incomplete store is taken at its first word."""
+
+    def _on_received(self, now: float, rid: int, n: int, visible: Any, then: Any, complete: bool, *rest: Any) -> None:
+        super()._on_received(now, rid, n, visible, then, True, *rest)
+
+
+class BlockedIsEmpty(Controller):
+    """L8: an answer that a limit kept short is taken for one that shows everything."""
+
+    def _on_received(self, now: float, rid: int, *answer: Any) -> None:
+        super()._on_received(now, rid, *answer[:-1], False)
 
 
 class KeepsRoomToItself(Controller):

@@ -268,7 +268,7 @@ class Node:
                     held.running = True
             commands = controller.received(
                 now, request.rid, len(taken), visible=request.visible, next_visible=request.next_visible_s,
-                complete=True, free=self.free(queue),
+                complete=self.plan.complete, free=self.free(queue), blocked=request.blocked,
             )  # fmt: skip
             self.perform(commands, queue, now)
             return [message for message, _ in request.taken]
@@ -285,6 +285,8 @@ class Node:
             return []
         if held_now is not None:
             self.held.remove(held_now)
+        if controller.blocked:
+            self.perform(controller.settled(now), queue, now)
         if not request.ok:
             if held_now is not None and not held_now.lost:
                 self.came_back(queue, 0.0, now)

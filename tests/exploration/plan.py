@@ -48,13 +48,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether listeners take messages along with a wake (O7)."""
     hints: bool = False
     """Whether a store elsewhere tells its depth and when more becomes visible (an own one always does)."""
+    leased: int = 0
+    """How many messages of a queue a store elsewhere leases at once; 0: any number."""
     visibility_s: float = 20.0
     backoff_s: float = 0.1
 
     faults: dict[str, int] = {}
     """How often each may happen. crash: a listener ends, revive: it comes again. cut: each side notices by itself.
     restart: of the bridge, and an own store with it. lose: a wake, lose_up: any frame. error: of a receive, unknown:
-    its outcome. hang: every store call of a listener ends at R. retry, later: a handler asks for another attempt, at
+    its outcome. miss: a receive finds nothing although there is something.
+    hang: every store call of a listener ends at R. retry, later: a handler asks for another attempt, at
     once or after ``delay_s``. lapse: a lease ends while its handler runs. stop: of a listener. forget: of a queue,
     under the pressure of many names. deafen: nothing reaches a listener any more over a connection that carries what it
     says. publish_fails: before it reaches the bridge, or after it."""
@@ -88,13 +91,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     periods: Periods = Periods(sweep_s=0)
 
     @property
+    def complete(self) -> bool:
+        """Whether an empty answer of the store proves that nothing is visible."""
+        return "miss" not in self.faults
+
+    @property
     def gives_up_after_s(self) -> float:
         return self.periods.store_call_s if self.call_s is None else self.call_s
 
 
 KINDS = (
-    "crash", "revive", "cut", "restart", "lose", "lose_up", "error", "unknown", "hang", "retry", "later", "lapse",
-    "stop", "forget", "deafen", "publish_fails",
+    "crash", "revive", "cut", "restart", "lose", "lose_up", "error", "unknown", "miss", "hang", "retry", "later",
+    "lapse", "stop", "forget", "deafen", "publish_fails",
 )  # fmt: skip
 
 
@@ -133,6 +141,10 @@ WILD = (
     planned(
         name="elsewhere, hung owner", listeners=2, messages=4, capacity=2, hang=1, lose_up=2, lose=1,
         flush_steps=True,
+    ),
+    planned(
+        name="elsewhere, incomplete, few leases", listeners=2, messages=6, capacity=2, batch=2, leased=2, miss=2,
+        error=1, retry=1, unknown=1, crash=1, revive=1, flush_steps=True,
     ),
     planned(
         name="elsewhere, stops", listeners=2, late_joiners=1, messages=4, capacity=2, stop=1, retry=2,
@@ -182,6 +194,8 @@ EXPLORED: tuple[tuple[Plan, int], ...] = (
     (small("own, restart", own=True, restart=1), 500),
     (small("crash and return", crash=1, revive=1), 1000),
     (small("producer", messages=2, publication=Publication, patience_s=0.0), 2000),
+    (small("an incomplete store", miss=1), 40),
+    (small("an incomplete store, hints, a failure", miss=1, error=1, hints=True), 40),
     (small("producer, unsure", publication=Publication, publish_fails=1), 40),
 )
 

@@ -48,6 +48,10 @@ class Request(msgspec.Struct, eq=False):
     ok: bool = True
     visible: int | None = None
     next_visible_s: float | None = None
+    missed: bool = False
+    """It will find nothing, whatever there is."""
+    blocked: bool = False
+    """It would have taken more, but so many are leased."""
 
 
 class Call(msgspec.Struct, eq=False):
@@ -75,10 +79,11 @@ class Outcome(msgspec.Struct, eq=False):
 class Store:
     """The messages and who holds them. Own: calls go to a writer, commits to the bridge, answers after it."""
 
-    def __init__(self, own: bool, hints: bool, messages: list[Message]) -> None:
+    def __init__(self, own: bool, hints: bool, messages: list[Message], leased: int = 0) -> None:
         self.own = own
         self.hints = hints
         self.messages = messages
+        self.leased = leased
         self.receipts = 0
         self.calls: list[Call] = []
         self.outcomes: list[Outcome] = []
@@ -90,10 +95,15 @@ class Store:
 
     def waiting(self, queue: str, now: float) -> bool:
         """Whether something is there to be taken, even if the writer has not let time pass yet."""
-        return any(
+        return self._room(queue) > 0 and any(
             m.queue == queue and (m.state == VISIBLE or (m.state in (LEASED, DELAYED) and m.until <= now + TICK_S))
             for m in self.messages
         )
+
+    def _room(self, queue: str) -> int:
+        """Return how many messages of a queue may be leased besides those that are."""
+        held = sum(m.queue == queue and m.state == LEASED for m in self.messages) if self.leased else 0
+        return max(0, (self.leased or len(self.messages)) - held)
 
     def next_due(self, now: float) -> float | None:
         """Return when a delay or a lease ends next; an own store is told by the bridge when to look (O3)."""
@@ -133,7 +143,10 @@ class Store:
         if not self.own:
             self.advance(now)
         if request.kind == "receive":
-            found = self.visible(request.queue)[: request.limit]
+            found = [] if request.missed else self.visible(request.queue)[: request.limit]
+            room = self._room(request.queue)
+            request.blocked = len(found) > room
+            found = found[:room]
             self.receipts += 1
             for message in found:
                 self._lease(message, now + request.seconds, self.receipts)

@@ -55,7 +55,7 @@ class World:
             Message(i, QUEUES[i % plan.queues], plan.delay_s if i >= plan.messages - plan.delayed else 0.0)
             for i in range(plan.messages)
         ]
-        self.store = Store(plan.own, plan.hints, self.messages)
+        self.store = Store(plan.own, plan.hints, self.messages, plan.leased)
         self.scheduler = self._new_bell()
         self.links: list[Link] = []
         self.nodes = [Node(i, plan, alive=i < plan.listeners - plan.late_joiners) for i in range(plan.listeners)]
@@ -199,6 +199,10 @@ class World:
             return
         self.store.execute(request, self.now)
         request.status = "answered"
+
+    def _miss(self, number: int) -> None:
+        self._request(number).missed = True
+        self._store(number)
 
     def _answer(self, number: int) -> None:
         request = self._request(number)
@@ -546,6 +550,7 @@ class World:
                     yield "store", request.id
                     if receives:
                         yield "error", request.id
+                        yield "miss", request.id
             elif request.status == "answered":
                 yield "answer", request.id
             if receives and not request.abandoned:
@@ -613,7 +618,7 @@ class World:
             about = self.links[what].up[0]
         elif kind in ("down", "lose_down", "lose"):
             about = self.links[what].down[0]
-        elif kind in ("store", "answer", "unknown", "error"):
+        elif kind in ("store", "answer", "unknown", "error", "miss"):
             about = self._request(what)
         elif kind == "hear":
             about = self.store.outcomes[0].backlogs

@@ -177,6 +177,7 @@ def _an_empty_queue_stays_cheap(scheduler: type[WakeScheduler]) -> str | None:
     return None if AT_LEAST <= len(receives(replace(GOES_ROUND, scheduler=scheduler))) <= AT_MOST else "I2"
 
 
+FEW_LEASES = planned(name="few leases", messages=3, capacity=2, leased=1, settled=True)
 RELEASE = planned(
     name="a release without a slot", listeners=2, messages=3, retry=1, unknown=1, lapse=1, capacity=1, settled=True
 )
@@ -224,6 +225,16 @@ def _room_is_told(controller: type[Controller]) -> str | None:
     pooled = _Pooled(controller)
     pooled.controller.beat(1.0)
     return None if any(isinstance(command, SendRoom) for command in pooled.others(0)) else "LOST"
+
+
+def _an_older_receive_covers_nothing(controller: type[Controller]) -> str | None:
+    """Two receives are in flight, one from before the newest wake."""
+    backoff = RandomExponential()
+    machine = controller(8, 4, scaling=DepthScaling(4), polls=backoff, retries=backoff, draw=lambda: 0.5)
+    machine.welcomed(0.0, "b", 0)
+    for gen in (1, 2):
+        machine.wake(float(gen), "b", gen, "trigger")
+    return "I3" if machine.received(3.0, 1, 0) else None
 
 
 def _a_slot_is_had_once(sharing: type[Sharing]) -> str | None:
@@ -291,6 +302,13 @@ OTHERS: tuple[WrongTurn, ...] = (
     ),
     turn("B8, crossed", Trial(_a_crossing_proves_nothing, WakeScheduler, mutants.BelievesACrossedHeartbeat)),
     turn("L5", Trial(_a_hung_owner_gives_way, HUNG_OWNER, replace(HUNG_OWNER, controller=mutants.SaysMoreOnce))),
+    turn("V2, flag", _controller(mutants.FlagCleared, "V2, flag", messages=2, lose_up=1, patience_s=2.5)),
+    turn("V9, cover", Trial(_an_older_receive_covers_nothing, Controller, mutants.CoverWithoutSnapshot)),
+    turn("L11", _controller(mutants.ForgetsAfterErrors, "L11", error=1)),
+    turn("L5, more", _controller(mutants.ForgetsToSayMore, "L5, more", listeners=2, messages=2, patience_s=2.5)),
+    turn("L5, room", _controller(mutants.ForgetsToSayRoom, "L5, room", messages=2, patience_s=2.5)),
+    turn("L8", _controller(mutants.OneEmptyIsEnough, "L8", miss=1)),
+    turn("L8, blocked", _walked(FEW_LEASES, {"controller": mutants.BlockedIsEmpty})),
     turn("S2", Trial(_a_full_owner_gives_way, FULL_OWNER, replace(FULL_OWNER, scheduler=mutants.KeepsTheFullOwner))),
     turn("I2", Trial(_an_empty_queue_stays_cheap, WakeScheduler, mutants.MarksForEvery)),
     turn("L7", _walked(RELEASE, {"scheduler": mutants.MarksForNone})),

@@ -1,4 +1,4 @@
-"""The wake machine: every order of events in a small world, mutants that must be caught, and each rule by example."""
+"""The wake machine: each rule by example; every order of events is for tests/exploration."""
 
 from __future__ import annotations
 
@@ -25,120 +25,8 @@ from queuebell.listeners.wake.table import (
 )
 from queuebell.listeners.wake.timers import DeadMan, Periods, Recheck
 from queuebell.listeners.work.retry_until import PAUSE_CAP_S, PAUSE_FIRST_S, Patience
-from tests.exploration import mutants
-from tests.listeners.wake.world import BOOT, Broken, Limits, explore
 
-OTHER = "c" * 32
-WORLDS = {
-    "two slots, a failure, no pauses": Limits(puts=1),
-    "a failure": Limits(failures=1, batch=1, puts=2, capacity=1),
-    "two slots, two puts": Limits(failures=0),
-    "one slot, two failures": Limits(puts=1, failures=2, capacity=1, batch=1),
-    "pauses": Limits(failures=1, pause=1.0, capacity=1, batch=1),
-    "no depth told": Limits(failures=0, depth=False),
-    "an incomplete store": Limits(failures=0, complete=False, depth=False),
-    "an incomplete store that tells its depth, and fails": Limits(puts=1, complete=False),
-    "three tasks": Limits(failures=0, capacity=3, batch=1, tasks=3),
-    "a bridge that goes and comes": Limits(puts=2, failures=0, capacity=1, batch=1, outages=1),
-    "a limit on what may be leased": Limits(failures=0, leased=1),
-    "a limit, no depth told, and pauses": Limits(failures=0, leased=1, depth=False, pause=1.0),
-    "a limit, two tasks and a failure": Limits(puts=1, failures=1, leased=1, capacity=2, batch=1, pause=1.0),
-    "a limit on an incomplete store": Limits(puts=2, failures=0, leased=1, complete=False, depth=False, pause=1.0),
-    "bridge and store both fail": Limits(puts=1, failures=1, capacity=1, batch=1, outages=1),
-}
-LARGE = {"a failure", "a bridge that goes and comes", "bridge and store both fail", "a limit on an incomplete store"}
-"""Seconds each: `make test-rest`."""
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [pytest.param(world, id=name, marks=pytest.mark.rest if name in LARGE else ()) for name, world in WORLDS.items()],
-)
-def test_no_order_of_events_loses_a_wake(limits: Limits) -> None:
-    """In every order of puts, wakes, answers, failures, room and timers, what is put is taken and the debt settled."""
-    assert explore(limits) > 100
-
-
-# Mutants ------------------------------------------------------------------------------------------------------------
-class FlagCleared(Controller):
-    """V2, the other half: an empty answer clears whatever is owed."""
-
-    def _on_received(self, now: float, rid: int, n: int, *answer: Any) -> None:
-        super()._on_received(now, rid, n, *answer)
-        if n == 0:
-            self.covered = self.epoch
-
-
-class CoverWithoutSnapshot(Controller):
-    """V9, listener's side: a cover names the newest generation instead of the one its receive knew of."""
-
-    def _settle_checks(self, now: float, receive: Receive, next_visible: float | None) -> None:
-        self.covered = max(self.covered, receive.epoch)
-        if self.boot is not None:
-            self._out.append(SendEmptyReceive(self.boot, self.gen, 0.0, None))
-
-
-class ForgetsAfterErrors(Controller):
-    """L11 undone: a failed receive is not tried again."""
-
-    def _on_failed(self, now: float, rid: int, back_at: float | None) -> None:
-        super()._on_failed(now, rid, back_at)
-        if not self.receives:
-            self.covered = self.epoch
-            self.timers.cancel()
-
-
-class ForgetsToSayMore(Controller):
-    """L5 undone: woken without room, it says nothing."""
-
-    def _send_more(self, again: bool = False) -> None:
-        pass
-
-
-class ForgetsToSayRoom(Controller):
-    """L5 undone: room is not said again (V11 from the other side)."""
-
-    def _advance(self, now: float, woken: bool = False) -> None:
-        super()._advance(now, woken)
-        self._out = [command for command in self._out if not isinstance(command, SendRoom)]
-
-
-class OneEmptyIsEnough(Controller):
-    """L8 undone: an incomplete store is taken at its first word."""
-
-    def _on_received(self, now: float, rid: int, n: int, visible: Any, then: Any, complete: bool, *rest: Any) -> None:
-        super()._on_received(now, rid, n, visible, then, True, *rest)
-
-
-class BlockedIsEmpty(Controller):
-    """L8 undone: an answer that a limit kept short is taken for one that shows everything."""
-
-    def _on_received(self, now: float, rid: int, *answer: Any) -> None:
-        super()._on_received(now, rid, *answer[:-1], False)
-
-
-MUTANTS: list[tuple[type[Controller], Limits]] = [
-    (mutants.SnapshotAfter, Limits(failures=0)),
-    (FlagCleared, Limits(failures=0)),
-    (mutants.StartedOnReceipt, Limits(failures=0)),
-    (mutants.HandlersInTheDrain, Limits(failures=0, batch=1)),
-    (mutants.SharedReceive, Limits(failures=0)),
-    (mutants.DropsWhileBusy, Limits(failures=0)),
-    (CoverWithoutSnapshot, Limits(failures=0, capacity=2, batch=1)),
-    (ForgetsAfterErrors, Limits()),
-    (mutants.ForgetsUnknown, Limits()),
-    (ForgetsToSayMore, Limits(failures=0, capacity=1, batch=1)),
-    (ForgetsToSayRoom, Limits(failures=0, capacity=1, batch=1)),
-    (OneEmptyIsEnough, Limits(failures=0, complete=False, depth=False)),
-    (BlockedIsEmpty, Limits(failures=0, leased=1, depth=False)),
-]
-
-
-@pytest.mark.parametrize(("mutant", "limits"), MUTANTS, ids=[mutant.__name__ for mutant, _ in MUTANTS])
-def test_the_exploration_catches_a_mutant(mutant: type[Controller], limits: Limits) -> None:
-    """Each known wrong turn, planted in the real machine, is found, with a story that shows it."""
-    with pytest.raises(Broken, match="story: "):
-        explore(limits, mutant)
+BOOT, OTHER = "b" * 32, "c" * 32
 
 
 # Rules by example -----------------------------------------------------------------------------------------------------

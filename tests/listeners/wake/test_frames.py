@@ -49,9 +49,9 @@ from queuebell.listeners.wake.table import (
     StartReceive,
 )
 from queuebell.listeners.work.counts import COUNT_S, EXTRA_BYTES, CountSchedule, JobCounts
-from tests.listeners.wake.world import BOOT
 
 QUEUE = "billing/orders"
+BOOT = "b" * 32
 
 
 def machine(capacity: int = 4, *, own: bool = False) -> Controller:

@@ -15,7 +15,8 @@ from queuebell.listeners.wake.pool import Place, Share, Sharing
 from queuebell.listeners.wake.receive_scaling import DepthScaling, Scaling
 from queuebell.listeners.wake.table import Command, SendMore, SendRoom, SendStarted, StartReceive, State
 from queuebell.listeners.wake.timers import DeadMan
-from tests.listeners.wake.world import BOOT
+
+BOOT = "b" * 32
 
 
 def silent_looks(sharing: Sharing, places: list[Place], now: float, took: float = 5.0) -> float:

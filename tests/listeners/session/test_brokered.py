@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import pathlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -31,10 +31,8 @@ from queuebell.bridge.queues.base import NewMessage
 from queuebell.bridge.service.bridge import Bridge, BridgeSettings
 from queuebell.bridge.service.channels.brokered import BrokeredSessions
 from queuebell.bridge.triggers.attachment import Attachment
-from queuebell.bridge.triggers.supervisor import RETRY_CAP_S
 from queuebell.listeners import Listener, Message
 from queuebell.listeners.session.brokered import BrokeredChannel
-from queuebell.listeners.session.session import WELCOME_WITHIN_S
 from tests.listeners.rig import QUEUE, Store
 from tests.support.access import NOW, written
 from tests.support.memory_broker import SERVERS, MemoryBroker, MemoryServer
@@ -217,63 +215,6 @@ def test_any_single_frame_lost_repeated_or_late_heals_within_its_bound(kind: str
         assert longest < (A + SLACK if single.met in PROMPT else H + SLACK), single.met
         met.add(single.met)
     assert {"hello hello", "down welcome", "down wake", "up started", "up cover", "up heartbeat"} <= met
-
-
-@pytest.mark.parametrize("seed", range(8))
-@simulated
-async def test_half_of_all_frames_lost_and_no_wake_lost(seed: int) -> None:
-    """Every message is handled exactly once and the queue is clean in the end, whatever the broker does meanwhile."""
-    draws = _draws(seed)
-
-    def fault(topic: Topic, payload: bytes) -> list[float]:
-        if topic[1] == "trigger":
-            return [0.0]
-        return [[], [0.0], [0.0, 4 * next(draws)], [3 * next(draws)]][int(4 * next(draws))]
-
-    async with site() as place:
-        place.server.fault = fault
-        bridge = await place.bridge()
-        for _ in range(3):
-            await place.worker(concurrency=2, batch=1)
-        for _ in range(40):
-            await place.put()
-            await pass_time(2 * next(draws))
-        # While frames are lost, sessions are too: then polling takes over (L9), and its cap is 30 s.
-        await place.all_handled(40)
-        place.server.fault = lambda topic, payload: [0.0]
-        await place.clean(bridge, D + H + A)
-        assert sorted(map(int, place.handled)) == list(range(40))
-
-
-def _draws(seed: int) -> Iterator[float]:
-    import random
-
-    chance = random.Random(seed)
-    while True:
-        yield chance.random()
-
-
-@pytest.mark.parametrize("kind", ["nats", "mqtt"])
-@simulated
-async def test_a_killed_broker_changes_nothing_but_the_latency(kind: str) -> None:
-    """Puts during the outage are found by the gap when the bridge is back, without any restart."""
-    async with site(kind) as place:
-        bridge = await place.bridge()
-        worker = await place.worker()
-        await place.until(lambda: worker.state().session, A, "welcome")
-        for _ in range(5):
-            await place.put()
-            await place.all_handled(1)
-            place.server.refusing = True
-            place.server.kill()
-            await place.put()
-            await pass_time(1)
-            place.server.refusing = False
-            # At worst a hello goes unanswered, because the bridge comes back after it, and the next one waits its turn.
-            await place.all_handled(WELCOME_WITHIN_S + RETRY_CAP_S + 1 + SLACK)
-            await place.until(lambda: worker.state().session, 10, "welcome again")
-            await place.clean(bridge, D + H)
-        assert len(place.handled) == 10
 
 
 @simulated
@@ -494,22 +435,6 @@ async def test_only_a_hello_has_the_key_and_every_frame_the_ticket(tmp_path: pat
     for frame in up:
         assert (frame.get("credential") == secrets["worker"]) is (frame["type"] == "hello")
     assert not any("ticket" in frame or "credential" in frame for topic, frame in frames if topic[-1] == "down")
-
-
-@simulated
-async def test_a_restarted_bridge_is_noticed_within_a_heartbeat() -> None:
-    """S2: a new boot within H; it does not know the session, says so, and another hello follows."""
-    async with site() as place:
-        bridge = await place.bridge()
-        worker = await place.worker()
-        await place.until(lambda: worker.state().session, A, "welcome")
-        await pass_time(3)
-        await place.kill_bridge(bridge)
-        again = await place.bridge()
-        await place.put()
-        await place.until(lambda: worker.state().boot == again.boot, H + SLACK, "a new boot")
-        await place.all_handled(A)
-        await place.clean(again, H)
 
 
 def test_a_crashed_worker_is_known_at_once_by_its_last_will() -> None:

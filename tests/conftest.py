@@ -34,7 +34,6 @@ REST = (
     *(
         "services/test_scaler_crossed.py",
         "services/test_turns.py",
-        "chaos/test_revocation.py",
         "chaos/test_long_run.py",
     ),
     "queuebell/command/test_completion.py",

@@ -98,9 +98,6 @@ FARTHEST_S = 200.0
 """What is due later is merely far: sessions are silenced for an exploration by periods of hours."""
 
 
-PLAIN = frozenset((type(None), bool, int, float, str))
-
-
 class Keys:
     """Makes one key; the fields of a class are looked up once."""
 
@@ -128,23 +125,17 @@ class Keys:
 
     def _walk(self, thing: Any) -> None:
         out = self._out
-        kind = type(thing)
-        if kind in PLAIN:
+        if thing is None or isinstance(thing, (str, int, float)):
             out.append(thing)
-        elif kind is list or isinstance(thing, (list, tuple)):
+        elif isinstance(thing, (list, tuple)):
             out.append(len(thing))
             for part in thing:
-                if type(part) in PLAIN:
-                    out.append(part)
-                else:
-                    self._walk(part)
+                self._walk(part)
         elif isinstance(thing, dict):
             out.append(len(thing))
             for name, part in thing.items():
                 self._walk(name)
                 self._walk(part)
-        elif isinstance(thing, (str, int, float)):
-            out.append(thing)
         elif isinstance(thing, (set, frozenset)):
             out.append(tuple(sorted(thing)))
         elif isinstance(thing, Agenda):
@@ -165,15 +156,10 @@ class Keys:
             self._out.append(thing.epoch - thing.covered)
             self._out.append(thing._evidence.is_half_sure(thing.epoch))
             self._out.extend(max(-1, receive.epoch - thing.covered) for receive in thing.receives.values())
-        out = self._out
-        for name, how in self._fields.get(type(thing)) or self._learn(type(thing), thing):
+        for name, how in self._learned_fields(thing):
             value = getattr(thing, name)
             if how is None:
-                # Most are: a call for each took half the time of all explorations.
-                if type(value) in PLAIN:
-                    out.append(value)
-                else:
-                    self._walk(value)
+                self._walk(value)
             elif how == TIME:
                 if isinstance(value, list):
                     self._out.append(len(value))
@@ -197,6 +183,11 @@ class Keys:
                         self._time(other)
                     else:
                         self._out.append(other)
+
+    @classmethod
+    def _learned_fields(cls, thing: Any) -> list[tuple[str, str | None]]:
+        fields = cls._fields.get(type(thing))
+        return cls._learn(type(thing), thing) if fields is None else fields
 
     @classmethod
     def _learn(cls, kind: type, thing: Any) -> list[tuple[str, str | None]]:

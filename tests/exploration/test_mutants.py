@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
-from tests.exploration import mutants, wrong_turns
 from tests.exploration.explore import WrongTurn
 from tests.exploration.plan import Plan
 from tests.exploration.wrong_turns import OTHERS, WRONG_TURNS
@@ -46,9 +43,3 @@ def test_the_rules_hold_where_wrong_turns_are_caught(turn: WrongTurn) -> None:
 @pytest.mark.parametrize("turn", OTHERS, ids=lambda turn: turn.name)
 def test_other_wrong_turns_are_caught(turn: WrongTurn) -> None:
     assert all(trial.breaks() for trial in turn.caught)
-
-
-def test_no_mutant_lies_idle() -> None:
-    written = [name for name, thing in vars(mutants).items() if getattr(thing, "__module__", "") == mutants.__name__]
-    register = inspect.getsource(wrong_turns)
-    assert [name for name in written if name[0] != "_" and f"mutants.{name}" not in register] == []

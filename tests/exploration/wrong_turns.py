@@ -252,7 +252,6 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
     turn("V2", _controller(mutants.SnapshotAfter, "V2", messages=2, lose_up=1, patience_s=2.5)),
     turn("V3", _bell(mutants.WakeAndForget, "V3", lose=1)),
     turn("V4", _bell(mutants.BornClean, "V4", restart=1)),
-    # It publishes before the put is visible.
     turn(
         "V5",
         explored(small("V5"), {"publish_first": True}),
@@ -293,7 +292,6 @@ WRONG_TURNS: tuple[WrongTurn, ...] = (
 )
 
 OTHERS: tuple[WrongTurn, ...] = (
-    # Not in the list of the protocol, and as wrong.
     turn("B4", Trial(_hears_in_time, WakeScheduler, mutants.RestartsA)),
     turn("B5", _bell(mutants.StaysBarred, "B5", lose_up=1, messages=2, patience_s=2.5)),
     turn(
@@ -312,7 +310,6 @@ OTHERS: tuple[WrongTurn, ...] = (
     turn("S2", Trial(_a_full_owner_gives_way, FULL_OWNER, replace(FULL_OWNER, scheduler=mutants.KeepsTheFullOwner))),
     turn("I2", Trial(_an_empty_queue_stays_cheap, WakeScheduler, mutants.MarksForEvery)),
     turn("L7", _walked(RELEASE, {"scheduler": mutants.MarksForNone})),
-    # The level of before a commit is told with it.
     turn("O1, early", explored(small("O1", own=True), {"early_level": True})),
     turn("O1, rise", Trial(_hears_of_a_rise, WakeScheduler, mutants.RiseUnreported)),
     turn("O7", _bell(mutants.NeverReclaims, "O7", own=True, carry=True, cut=1)),

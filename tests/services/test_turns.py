@@ -147,7 +147,6 @@ async def put(site: Site, number: int) -> None:
 
 
 async def test_c7_the_first_leaves_and_the_next_acts_at_once(tmp_path: Path, patient: None) -> None:
-    """C7."""
     async with cluster(tmp_path) as site:
         first, second, _ = site.order()
         site.bridges[first].end_sessions()
@@ -198,7 +197,6 @@ def test_a_cluster_that_cannot_work_is_refused(nats: tuple[str, ...], settings: 
 async def test_c2_a_trigger_on_the_broker_wakes_the_first_and_the_others_forgive_it(
     tmp_path: Path, patient: None
 ) -> None:
-    """C2."""
     async with cluster(tmp_path) as site, Publisher(site.url) as publisher:
         for number in range(5):
             # What is said of room comes a tenth of a second late.

@@ -45,10 +45,6 @@ def judged(story: list[tuple[Any, ...]], end: float, plan: Plan = SOUND) -> Chec
     return checks
 
 
-def rules(story: list[tuple[Any, ...]], end: float, plan: Plan = SOUND) -> list[str]:
-    return [rule_of(violation) for violation in judged(story, end, plan).violations]
-
-
 def test_the_bounds_are_the_published_ones() -> None:
     """116 s and 67 an hour elsewhere, 0 for own queues; longer for large fleets, none without a dead-man timer."""
     bounds = promise(SOUND)
@@ -69,21 +65,3 @@ def test_i1_a_gap_beyond_the_bound(plan: Plan, waited: float, broken: list[str])
     checks = judged(story, 500.0, plan)
     assert [rule_of(violation) for violation in checks.violations] == broken
     assert checks.figures().worst_gap_s == pytest.approx(waited)
-
-
-@pytest.mark.parametrize(
-    ("wake", "empty", "broken"),
-    [(None, None, []), (5.0, 5.1, []), (5.0, 5.0, []), (5.0, 4.9, ["I4"]), (5.0, None, ["I4"])],
-)
-def test_i4_nobody_sleeps_past_a_wake(wake: float | None, empty: float | None, broken: list[str]) -> None:
-    """Idle needs an empty receive that began no earlier than the newest wake."""
-    assert rules([(6.0, "idle", "w", Q, wake, empty)], 7.0) == broken
-
-
-def test_i7_duplicates_only_add_receives() -> None:
-    """A handler without a lease, or a generation that goes back, is more than that."""
-    leased, handled = (1.0, "store_received", Q, 1), (2.0, "handler_began", "w", Q, 0, 0, 1)
-    assert rules([leased, handled], 3.0) == []
-    assert rules([leased, handled, handled], 3.0) == ["I7"]
-    marks = [(at, "marked", Q, "boot", gen, True, False) for at, gen in ((1.0, 5), (2.0, 4))]
-    assert rules([(0.0, "bridge", "boot", True), *marks], 3.0) == ["I7"]

@@ -50,7 +50,6 @@ def ready() -> tuple[MemberRig, int]:
 
 
 def test_c2_any_other_holds_the_mark_for_a_and_a_quarter_of_a_second() -> None:
-    """C2."""
     rig, session = ready()
     rig.trigger_all()
     assert rig.work().dirty
@@ -65,7 +64,6 @@ def test_c2_any_other_holds_the_mark_for_a_and_a_quarter_of_a_second() -> None:
 
 
 def test_c2_w5_a_new_mark_never_pushes_the_look_out() -> None:
-    """C2, W5."""
     rig, session = ready()
     for _ in range(8):
         rig.trigger_all()
@@ -78,7 +76,6 @@ def test_c2_w5_a_new_mark_never_pushes_the_look_out() -> None:
 
 
 def test_c1_a_member_that_is_silent_is_gone_and_what_it_kept_us_from_is_done() -> None:
-    """C1."""
     rig, session = ready()
     rig.keep_company(1.4, LAST)
     rig.trigger_all()
@@ -90,7 +87,6 @@ def test_c1_a_member_that_is_silent_is_gone_and_what_it_kept_us_from_is_done() -
 
 
 def test_c1_who_hears_itself_no_more_is_alone_and_acts_on_what_waits() -> None:
-    """C1."""
     rig, session = ready()
     for _ in range(3):
         rig.wait(1.0)
@@ -179,7 +175,6 @@ def test_who_comes_and_goes_is_remembered_for_five_minutes() -> None:
 
 
 def test_c3_another_is_helped_once_and_not_with_every_word() -> None:
-    """C3."""
     rig = MemberRig()
     session = rig.session()
     rig.member(FIRST, full=(QUEUE, OTHER))
@@ -196,7 +191,6 @@ def test_c3_another_is_helped_once_and_not_with_every_word() -> None:
 
 
 def test_c5_what_died_with_a_member_is_looked_at_when_its_leases_may_have_ended() -> None:
-    """C5."""
     rig, session = ready()
     rig.able(FIRST, room=False, visibility_ms=7_000)
     rig.able(FIRST, queue=OTHER, visibility_ms=3_000)
@@ -473,7 +467,6 @@ def test_names_that_were_early_are_bounded_by_number_and_age() -> None:
 
 
 def test_c1_of_more_than_32_bridges_the_rest_are_turned_away() -> None:
-    """C1."""
     rig = MemberRig()
     for number in range(MEMBERS_MAX + 1):
         rig.member(f"{number:032x}")
@@ -524,7 +517,6 @@ def test_c4_under_one_boot_with_a_copy_of_its_machine_nothing_is_proven_and_it_a
 
 
 def test_c3_room_is_said_when_it_changes_and_not_more_than_ten_times_a_second() -> None:
-    """C3."""
     rig = MemberRig()
     session = rig.session()
     for _ in range(5):
@@ -548,7 +540,6 @@ def test_c3_room_is_said_when_it_changes_and_not_more_than_ten_times_a_second() 
 
 
 def test_c1_words_are_said_every_second_and_at_once_to_a_newcomer() -> None:
-    """C1."""
     rig = MemberRig()
     rig.session()
     rig.wait(3.0)
@@ -577,7 +568,6 @@ def test_the_first_is_gone_before_it_told_and_what_it_held_is_told_again(way: st
 
 
 def test_c1_a_word_of_its_own_boot_that_it_never_said_is_refused() -> None:
-    """C1."""
     rig = MemberRig()
     rig._seqs[BOOT] = 1000
     rig.member(BOOT)

@@ -56,7 +56,6 @@ def newest(rig: MemberRig) -> int:
 
 
 def test_c4_w3_a_debt_of_several_marks_is_forgiven_only_when_each_is() -> None:
-    """C4, W3."""
     rig, session = owing(ONE, TWO)
     rig.covered(ONE)
     assert rig.work().dirty
@@ -70,7 +69,6 @@ def test_c4_w3_a_debt_of_several_marks_is_forgiven_only_when_each_is() -> None:
 
 
 def test_c4_what_was_heard_before_a_suspend_is_not_told() -> None:
-    """C4."""
     rig = MemberRig()
     session = rig.session()
     rig.peer()
@@ -135,7 +133,6 @@ def test_c4_what_was_shown_while_the_clocks_could_not_be_read_proves_nothing() -
 
 
 def test_c4_w14_another_store_forgives_orders_and_covers_nothing() -> None:
-    """C4, W14."""
     rig = MemberRig()
     session = rig.join(store=PRODUCTION)
     rig.settle_hello(session)
@@ -154,7 +151,6 @@ def test_c4_w14_another_store_forgives_orders_and_covers_nothing() -> None:
 
 
 def test_c5_w6_a_peers_cover_counts_for_the_sweep_from_when_it_surely_began() -> None:
-    """C5, W6."""
     rig = MemberRig(sweep_s=60.0)
     rig.session()
     rig.peer()
@@ -181,7 +177,6 @@ def report() -> tuple[MemberRig, int]:
 
 
 def test_c4_w13_the_receive_began_after_its_wake_was_sent_and_that_is_all_that_is_known() -> None:
-    """C4, W13."""
     rig, session = report()
     rig.trigger_all()
     gen = rig.work().gen
@@ -335,7 +330,6 @@ def test_what_is_held_has_an_end(said: list[dict[str, Any]], number: int) -> Non
 
 
 def test_c4_a_seq_never_sent_and_one_of_another_boot_prove_nothing() -> None:
-    """C4."""
     rig, _ = owing(bare=1)
     rig.covered(seq=newest(rig) + 1, since_ms=1000)
     rig.hear(Covered(boot=FIRST, queue=QUEUE, begun_age_ms=0, heard={LAST: (1, 1000)}))
@@ -345,7 +339,6 @@ def test_c4_a_seq_never_sent_and_one_of_another_boot_prove_nothing() -> None:
 
 
 def test_c4_what_becomes_visible_later_is_a_timer_of_all() -> None:
-    """C4."""
     rig, session = owing(ONE)
     rig.covered(ONE, next_ms=3_000)
     assert not rig.work().dirty
@@ -357,7 +350,6 @@ def test_c4_what_becomes_visible_later_is_a_timer_of_all() -> None:
 
 
 def test_c4_strangers_are_not_believed() -> None:
-    """C4."""
     rig, _ = owing(ONE)
     rig.covered(ONE, name=LAST)
     assert rig.work().dirty
@@ -367,7 +359,6 @@ def test_c4_strangers_are_not_believed() -> None:
 
 
 def test_c4_a_mark_is_forgiven_by_its_name() -> None:
-    """C4."""
     rig, session = owing(ONE)
     gen = rig.work().gen
     rig.covered(ONE)
@@ -379,7 +370,6 @@ def test_c4_a_mark_is_forgiven_by_its_name() -> None:
 
 
 def test_c4_a_generation_is_known_from_when_it_was_first_told_to_anybody() -> None:
-    """C4."""
     rig, session = report()
     rig.trigger_all()
     gen = rig.work().gen
@@ -392,7 +382,6 @@ def test_c4_a_generation_is_known_from_when_it_was_first_told_to_anybody() -> No
 
 
 def test_c4_covers_are_told_merged_and_after_a_twentieth_of_a_second() -> None:
-    """C4."""
     rig, session = report()
     rig.trigger_all(source="producer", id="1")
     rig.trigger_all(source="producer", id="2")

@@ -19,14 +19,16 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from queuebell.bridge.access import access_file
 from queuebell.bridge.access.access_watch import AccessWatch
 from queuebell.bridge.access.grants import Verb
-from queuebell.bridge.contract.wire import Hello, Subscription, Welcome, encode_frame
+from queuebell.bridge.access.keys import AccessList, new_key, with_terms, without
+from queuebell.bridge.contract.wire import SUBPROTOCOL, Hello, Subscription, Welcome, encode_frame
 from queuebell.bridge.http.server.tls import Certificates
 from queuebell.bridge.observe.facts import AccessRefused, Administered, Fact
 from queuebell.listeners.session.channel import Link
 from queuebell.listeners.session.websocket import WebSocketChannel
-from tests.support.access import written
+from tests.support.access import NOW, secret_of, written
 from tests.support.certificates import write_self_signed
 from tests.support.web import JSON, Served, request, serving
 
@@ -266,3 +268,106 @@ async def test_who_never_ends_a_handshake_takes_a_quarter(clients_show_one: bool
                         break
                 except (ConnectionError, ssl.SSLError):
                     await asyncio.sleep(0.01)
+
+
+WAYS: dict[str, tuple[str, str, bytes, str]] = {
+    "put": ("POST", "/v1/queues/a/x/messages", b"x", "text/plain"),
+    "put once": ("PUT", "/v1/queues/a/x/messages/k-1", b"x", "text/plain"),
+    "receive": ("POST", "/v1/queues/a/x/receive", b"{}", JSON),
+    "settle": ("POST", "/v1/queues/a/x/settle", b"{}", JSON),
+    "ring": ("POST", "/v1/triggers/a/x", b"", ""),
+    "look": ("GET", "/v1/queues/a/x", b"", ""),
+}
+AHEAD_S = 60.0
+
+
+class Holder:
+    """Whoever comes by one key: a session and an event stream that stay open, and a put whose body does not end."""
+
+    def __init__(self, served: Served, secret: str, number: int) -> None:
+        self.served, self.headers, self.number = served, bearer(secret), number
+
+    async def comes(self, opened: contextlib.AsyncExitStack) -> None:
+        """Open them."""
+        web = await opened.enter_async_context(aiohttp.ClientSession(self.served.server.url, headers=self.headers))
+        self.session = await web.ws_connect("/v1/sessions", protocols=(SUBPROTOCOL,), autoclose=False)
+        assert (await self.session.receive_json())["type"] == "ready"
+        await self.session.send_str(hello(GRANTED, instance=f"{self.number:032x}"))
+        assert (await self.session.receive_json())["type"] == "welcome"
+        self.stream = await web.get("/v1/wakes", params={"queue": GRANTED})
+        self.slow = await opened.enter_async_context(self.served.client())
+        whole = request("POST", "/v1/queues/a/x/messages", b"late", media="text/plain", **self.headers)
+        await self.slow.send(whole[:-2])
+
+    async def statuses(self) -> set[int]:
+        """Ask by every way, each over a connection of its own."""
+        return {
+            (await self.served.ask(method, path, body, media=media or None, **self.headers)).status
+            for method, path, body, media in WAYS.values()
+        }
+
+    async def ends(self) -> tuple[int, int, bool]:
+        """Return how its session ended, what its slow put is answered, and whether its stream ended."""
+        code = 0
+        async for message in self.session:
+            told = json.loads(message.data)
+            code = told["code"] if told["type"] == "ended" else code
+            if code:
+                break
+        await self.stream.content.read()
+        return code or self.session.close_code or 0, (await self._ends_its_put()), self.stream.content.at_eof()
+
+    async def stays(self) -> None:
+        """Hear of a trigger over both that are open, and end the put."""
+        assert (await self.served.ask("POST", "/v1/triggers/a/x", b"", **self.headers)).status == 202
+        async for message in self.session:
+            if json.loads(message.data)["type"] == "wake":
+                break
+        assert await self.stream.content.readuntil(b"data: ")
+        assert await self._ends_its_put() == 201
+
+    async def _ends_its_put(self) -> int:
+        await self.slow.send(b"te")
+        return (await self.slow.reply()).status
+
+
+@pytest.mark.parametrize(("how", "status"), [("revoked", 401), ("expired", 401), ("shrunk", 403)])
+async def test_what_a_key_opened_ends_with_it(how: str, status: int, tmp_path: pathlib.Path) -> None:
+    """By every way, in the middle of a body too; another key of the principal and everybody else notice nothing.
+
+    Where a principal's grants shrink, all its keys are refused.
+    """
+    path, now = tmp_path / "access.json", [NOW]
+    grants = {verb.value: ["a/*"] for verb in (Verb.PUT, Verb.TAKE, Verb.RING, Verb.LOOK)}
+    found, secrets = AccessList(), []
+    for number, name in enumerate(("a", "a", "b")):
+        ends = NOW + AHEAD_S if (how, number) == ("expired", 0) else None
+        found, secret = new_key(found, name, grants, chance=secret_of(number), now=NOW, expires_at=ends)
+        secrets.append(secret)
+    access_file.change(path, lambda _: found)
+    async with (
+        AccessWatch(path, wall=lambda: now[0]) as watch,
+        serving(access=watch) as served,
+        contextlib.AsyncExitStack() as opened,
+    ):
+        holders = [Holder(served, secret, number) for number, secret in enumerate(secrets)]
+        for each in holders:
+            await each.comes(opened)
+            assert all(200 <= status < 300 for status in await each.statuses())
+        if how == "expired":
+            now[0] += AHEAD_S + 1
+        else:
+            less = (
+                with_terms(found, "a", {"take": ["shop/*"]}, limits={})
+                if how == "shrunk"
+                else without(found, found.keys[0].id)[0]
+            )
+            access_file.change(path, lambda _: less)
+        watch.check()
+        gone = holders[: 2 if how == "shrunk" else 1]
+        for each in gone:
+            assert await each.statuses() == {status}
+            assert await each.ends() == (4000 + status, status, True)
+        for each in holders[len(gone) :]:
+            assert all(200 <= status < 300 for status in await each.statuses())
+            await each.stays()

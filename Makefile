@@ -1,6 +1,6 @@
 # Everything runs in .venv, which is made here from the first fitting Python on the PATH (3.11 or newer).
 # `make PYTHON=/path/to/python3.12 test` chooses another; `make test ARGS='-k wake'` passes arguments on. Tests run in
-# two processes a core (tests/conftest.py), eight at most; `ARGS='-n 0'` runs them in one, as a debugger wants it.
+# three processes a core (tests/conftest.py), eight at most; `ARGS='-n 0'` runs them in one, as a debugger wants it.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -44,7 +44,7 @@ test: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 test-system: $(VENV)/dev.stamp
-	@$(BIN)/python -m pytest $(SPREAD) --numprocesses 6 -m "system and not long" $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) -m "system and not long" $(ARGS)
 
 # Documents, examples, the demonstration, the bench, the workers of frameworks, long stories: not for every change, but for
 # every submission (`.ci/run`).

@@ -26,16 +26,12 @@ from queuebell.bridge.observe import tracing
 
 HERE = Path(__file__).parent
 REST = (
-    *("architecture", "bench", "docs", "examples", "growth/test_planted.py", "mutants", "readme", "reference"),
+    *("architecture", "bench", "docs", "examples", "growth", "mutants", "readme", "reference"),
     *("queuebell/demo", "queuebell/frameworks/test_taskiq_workers.py", "queuebell/frameworks/django/test_worker.py"),
-    "queuebell/frameworks/celery",
-    "queuebell/frameworks/dramatiq",
+    *("queuebell/frameworks/celery", "queuebell/frameworks/dramatiq", "queuebell/frameworks/django/test_backend.py"),
     *("services/test_cluster_strangers.py", "services/test_nats_cluster.py", "services/test_plain_turns.py"),
-    *(
-        "services/test_scaler_crossed.py",
-        "services/test_turns.py",
-        "chaos/test_long_run.py",
-    ),
+    *("services/test_scaler.py", "services/test_scaler_crossed.py", "services/test_signals.py"),
+    *("services/test_turns.py", "chaos/test_long_run.py"),
     "queuebell/command/test_completion.py",
 )
 """Files and folders whose tests are `rest` as a whole: they are not even collected for `make test`."""
@@ -167,8 +163,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two for each core: most of what a test takes it waits, for a process to start or for a period to pass."""
-    return 2 * (os.cpu_count() or 1)
+    """Three for each core: most of what a test takes it waits, for a process to start or for a period to pass."""
+    return 3 * (os.cpu_count() or 1)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

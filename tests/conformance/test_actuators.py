@@ -35,7 +35,7 @@ from tests.support.actuators import (
     python,
     world_of,
 )
-from tests.support.processes import PATIENCE_S
+from tests.support.processes import PATIENCE_S, lives
 
 # Private: `_repeating`: no command is pending. `_call`: runs the real program without its daemon.
 
@@ -481,7 +481,7 @@ async def test_one_that_forks_away_is_an_end_and_what_stays_of_its_group_is_kill
     assert heard.news == [("ended", number, 0, "exit code 0")]
     pid = int((tmp_path / "pid").read_text())
     async with asyncio.timeout(PATIENCE_S):
-        while _lives(pid):
+        while lives(pid):
             await asyncio.sleep(0.01)
     await actuator.close()
 
@@ -500,12 +500,3 @@ async def test_a_cancelled_close_kills() -> None:
     assert closing.cancelled()
     assert heard.news[-1][2] == -signal.SIGKILL
     assert actuator.running() == []
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = pathlib.Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import perform
-from tests.support.processes import PATIENCE_S, Processes, Program, Service, environment, until
+from tests.support.processes import PATIENCE_S, Processes, Program, Service, environment, lives, until
 from tests.support.systemctl import Systemctl
 
 QUEUE = "billing/orders"
@@ -51,7 +51,7 @@ class Scaled:
 
     async def until_gone(self, pid: int) -> None:
         """Wait until a process has ended."""
-        await until(lambda: not _lives(pid), f"process {pid} has ended", 30.0)
+        await until(lambda: not lives(pid), f"process {pid} has ended", 30.0)
 
     async def explains(self, *words: str) -> None:
         """Wait until `queuebell explain` says these: the next heartbeat tells the bridge."""
@@ -66,17 +66,6 @@ class Scaled:
         _, answer = await self.bridge.ask("/v1/listeners")
         (row,) = [row for row in answer["listeners"] if row["kind"] == "scaler"]
         return dict(row["queues"][0]["processes"] or {}) | {"sessions": len(answer["listeners"])}
-
-
-def _lives(pid: int) -> bool:
-    stat = pathlib.Path(f"/proc/{pid}/stat")
-    if stat.parent.parent.joinpath("self").exists():
-        return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def scale(processes: Processes, *options: str, command: tuple[str, ...] = ()) -> Scaled:
@@ -162,7 +151,7 @@ async def test_not_even_one_that_hangs_before_its_listener_runs(processes: Proce
     command = ("/bin/sh", "-c", shell.format(shlex.join([sys.executable, "-c", program])))
     scaled = await scale(processes, "--min", "1", "--grace", "1", command=command)
     (pid,) = await until(lambda: re.findall(r"pid (\d+)", scaled.scaler.errors), "it runs")
-    assert _lives(int(pid))
+    assert lives(int(pid))
     scaled.scaler.signal(signal.SIGKILL)
     await scaled.scaler.ended()
     await scaled.until_gone(int(pid))
@@ -248,7 +237,7 @@ async def test_a_queue_that_the_file_names_no_more_ends_in_order(processes: Proc
     await scaler.complains("a second signal kills them")
     scaler.signal(signal.SIGTERM)
     await scaler.ended()
-    assert not _lives(int(pid.read_text()))
+    assert not lives(int(pid.read_text()))
 
 
 async def test_units_outlive_a_killed_scaler_and_the_next_one_goes_on_with_them(

@@ -57,6 +57,17 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **more}
 
 
+def lives(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except FileNotFoundError:
+        return not Path("/proc/self").exists()
+
+
 def free_port() -> int:
     """Return a port of loopback that nobody has, another each time, below those that a system gives out by itself.
 

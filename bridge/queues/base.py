@@ -518,6 +518,10 @@ class RoundStore(Protocol):
         """
         ...
 
+    async def place(self) -> str | None:
+        """Return the `Received.place` that a receive would have now, for who only counts."""
+        ...
+
     async def close(self) -> None:
         """See `QueueStore.close`."""
         ...

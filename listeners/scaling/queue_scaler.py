@@ -14,6 +14,7 @@ from queuebell.bridge.contract.bounds import STORE_CALL_S
 from queuebell.bridge.contract.errors import QueuebellError, QueueNotFound
 from queuebell.bridge.contract.wire import (
     UNSEEN,
+    EmptyReceive,
     LastEmptyReceive,
     More,
     Processes,
@@ -24,7 +25,7 @@ from queuebell.bridge.contract.wire import (
     Wake,
 )
 from queuebell.bridge.observe.swallowed import swallow, swallowing, unless_cancelled
-from queuebell.bridge.queues.base import Capabilities, Depth, QueueStore, named
+from queuebell.bridge.queues.base import Capabilities, Depth, QueueStore, RoundStore, named
 from queuebell.listeners.figures import ScalerFigures
 from queuebell.listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed
 from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Proof, ScaledQueue, Step
@@ -324,6 +325,8 @@ class QueueScaler:
                 if isinstance(frame, More):
                     # Before any other scaler is asked: it takes these off (Z5).
                     frame = msgspec.structs.replace(frame, starting=self.rules.processes.coming)
+                elif isinstance(frame, EmptyReceive):
+                    frame = msgspec.structs.replace(frame, place=self._place)
                 if frame is not None:
                     self._send(frame)
 
@@ -391,6 +394,9 @@ class QueueScaler:
         try:
             async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
                 depth = await unless_cancelled(self._store.depth(self.queue))
+                if isinstance(self._store, RoundStore) and (depth is None or not depth.visible):
+                    # The bridge's rounds stand for later counts of the same tables (B17).
+                    self._place = await unless_cancelled(self._store.place())
         except QueueNotFound:
             depth = None  # workers may be started before the first put
         except (QueuebellError, TimeoutError) as error:
@@ -414,6 +420,7 @@ class QueueScaler:
         return Count(0) if depth is None else Count(depth.visible, depth.invisible)
 
     _why = ""
+    _place: str | None = None
 
     def _cannot_count(self, why: str) -> None:
         self._why = why

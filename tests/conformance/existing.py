@@ -111,7 +111,7 @@ class ExistingConformance:
         async def visible() -> list[str]:
             found = await store.visible_queues()
             assert found is not None
-            assert found.place == (await store.receive(empty)).place
+            assert found.place == (await store.receive(empty)).place == await store.place()
             return found.queues
 
         await store.create(empty := "conformance/empty")

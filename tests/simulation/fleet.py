@@ -18,7 +18,7 @@ from queuebell.listeners.work.starter import BUSY, READY, ScalerLink, WorkerStat
 from tests.simulation.faults import Exceptions
 from tests.simulation.process import Process
 from tests.simulation.servers import BridgeServer, Disk, StoreHost, serve_broker, serve_store
-from tests.simulation.store_calls import RemoteStore
+from tests.simulation.store_calls import AskedStore, RemoteStore
 from tests.simulation.worker import Producer, Worker, capabilities_of, way_to_bridge
 
 if TYPE_CHECKING:
@@ -287,7 +287,8 @@ class ScalerHost:
         )
         where = world.bridges if plan.doors else world.store_host
         exceptions = Exceptions(world, process)
-        store = exceptions.spoil(RemoteStore(world, process, where, capabilities_of(world)), "depth")
+        kind = AskedStore if plan.rounds and not plan.doors else RemoteStore
+        store = exceptions.spoil(kind(world, process, where, capabilities_of(world)), "depth")
         # A start that was carried out and failed would leave workers that nobody knows.
         exceptions.spoil(self.actuator, "start", before=True)
         exceptions.spoil(self.actuator, "stop", "look")

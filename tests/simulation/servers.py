@@ -455,6 +455,9 @@ class StoreHost:
 
         return VisibleQueues(self._carry_out(found, ""), PLACE)
 
+    async def place(self, _: str) -> str:
+        return PLACE
+
     def _depth(self, queue: str) -> Depth | None:
         there, blind = self._engine.depth(queue), self._world.trouble["false_empty"]
         if there is None or (there.visible and blind > 0 and self._draw() < blind):

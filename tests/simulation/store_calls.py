@@ -70,7 +70,7 @@ class StoreServer:
             "depth": store.depth,
         }
         if hasattr(store, "visible_queues"):
-            self._operations["visible_queues"] = store.visible_queues
+            self._operations |= {"visible_queues": store.visible_queues, "place": store.place}
         self._boot = boot
         self._draw = process.kernel.chance(f"{process.name}/store").random
         self._tasks: set[asyncio.Task[None]] = set()
@@ -314,12 +314,15 @@ class EngineStore(RemoteStore):
 
 
 class AskedStore(EngineStore):
-    """The store as a bridge reaches it that asks about all queues at once (`bridge.queues.base.RoundStore`)."""
+    """The store as bridges and scalers reach it that ask about all queues at once (`bridge.queues.base.RoundStore`)."""
 
     kind = ""
 
     async def visible_queues(self) -> VisibleQueues:
         return cast("VisibleQueues", await self._call("visible_queues", ""))
+
+    async def place(self) -> str | None:
+        return cast("str | None", await self._call("place", ""))
 
 
 class _Asked:

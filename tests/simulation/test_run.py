@@ -229,8 +229,11 @@ def test_forgotten_leases_are_lost() -> None:
 
 def test_quiet_hours_cost_what_is_promised() -> None:
     """An empty own queue sees no receive in an hour; one elsewhere its sweeps, and at most 67."""
-    for name, rounds, most in (("own-wire", False, 0), ("elsewhere-wire", True, 0), ("elsewhere-wire", False, 67)):
-        plan = replace(PRESETS[name], rounds=rounds, hours=60 / 3600, faults=(), quiet_s=3600.0)
+    elsewhere = "elsewhere-wire"
+    for name, rounds, scalers, most in (
+        ("own-wire", False, 0, 0), (elsewhere, True, 0, 0), (elsewhere, True, 1, 0), (elsewhere, False, 0, 67)
+    ):  # fmt: skip
+        plan = replace(PRESETS[name], rounds=rounds, scalers=scalers, hours=60 / 3600, faults=(), quiet_s=3600.0)
         outcome: Outcome = run(plan, 1)
         assert outcome.ok, outcome.violations
         assert outcome.receives_per_hour_empty is not None

@@ -339,6 +339,12 @@ class PgmqStore(CheckedStore):
         wrong = len(found) > VISIBLE_QUEUES_MAX or len(places) > 1
         return None if wrong else VisibleQueues(found, places.pop())
 
+    async def place(self) -> str | None:
+        """Return which PGMQ of which run of the server a receive reads now."""
+        self._check_open()
+        (row,) = await self._connections.fetch(_PLACE, (), self._timeout)
+        return str(row["place"])
+
     async def clear(self, queue: str) -> None:
         """Delete every message, none of it to the archive; takes seconds for a million messages."""
         (row,) = await self._fetch(_CLEAR, queue, within_s=LONG_S)
@@ -650,7 +656,8 @@ FROM (SELECT) AS one LEFT JOIN (
     WHERE c.relkind <> 'r' OR c.relhassubclass OR pg_relation_size(c.oid) > 0
 ) AS filled ON true
 """  # noqa: S608
-_PLACED: Final = f"SELECT {sql.place('pgmq.meta')} AS place, found.name FROM (SELECT) AS one"  # noqa: S608
+_PLACE: Final = f"SELECT {sql.place('pgmq.meta')} AS place"
+_PLACED: Final = f"{_PLACE}, found.name FROM (SELECT) AS one"
 # A name has no quotation marks. The first entry of the index, whatever the planner believes of the others.
 _VISIBLE: Final = "SELECT '{name}' AS name WHERE (SELECT min(vt) FROM {q}) <= clock_timestamp()"
 _CLEAR: Final = f"WITH gone AS (DELETE FROM {{q}} WHERE {_NAMED}) SELECT {_NAMED} AS named"  # noqa: S608

@@ -534,6 +534,8 @@ _HIDDEN = "row_security_active('queuebell_messages') OR row_security_active('que
 
 # From one queue to the next by the index that receives use: the cost grows with the queues that have messages, and not
 # with their messages. Names are compared as in the index.
+PLACE: Final = f"SELECT {place('queuebell_messages')} AS place"
+
 VISIBLE_QUEUES: Final = f"""
 WITH RECURSIVE named AS (
     (SELECT queue FROM queuebell_messages ORDER BY queue LIMIT 1)

@@ -392,6 +392,12 @@ class PostgresStore(CheckedOnceStore):
             return None
         return VisibleQueues([row["name"] for row in rows if row["name"] is not None], rows[0]["place"])
 
+    async def place(self) -> str | None:
+        """Return which tables of which run of the server a receive reads now."""
+        self._check_open()
+        (row,) = await self._connections.fetch(sql.PLACE, (), self._timeout)
+        return str(row["place"])
+
     async def oldest_ms(self, queue: str) -> int | None:
         """Return the age of the first live entry of the queue's index."""
         parse_reference(queue)

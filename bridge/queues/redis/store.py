@@ -236,6 +236,12 @@ class RedisStore(CheckedOnceStore):
         wrong = len(found) > VISIBLE_QUEUES_MAX or len(servers) > 1
         return None if wrong else VisibleQueues(found, servers.pop() or None)
 
+    async def place(self) -> str | None:
+        """Return which run of which server a receive reads now."""
+        keys = self._round_keys("queuebell/none")
+        _, server, *_ = await self._eval(scripts.VISIBLE, len(keys), *keys)
+        return server.decode() or None
+
     async def oldest_ms(self, queue: str) -> int | None:
         """Return how long the oldest message has waited; skips up to 1000 delayed or released entries."""
         try:

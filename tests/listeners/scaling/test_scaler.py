@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 from queuebell.bridge import Bridge
+from queuebell.bridge.queues.base import VisibleQueues
 from queuebell.listeners import Scaler
 from queuebell.listeners.scaling.actuators.base import ProcessEvents
+from tests.listeners.rig import Store
 from tests.support.sim_loop import pass_time, simulated
 
 QUEUE = "billing/orders"
@@ -96,5 +98,29 @@ async def test_an_actuator_that_raises_or_is_cancelled_from_within_is_asked_agai
         actuator.ready()
         await pass_time(120)
         assert (actuator.alive, actuator.errors) == ([], {"start": [], "stop": []})
+        await scaler.stop()
+        await running
+
+
+class Placed(Store):
+    """A store that can be asked about all of its queues at once."""
+
+    kind = "placed"
+
+    async def visible_queues(self) -> VisibleQueues:
+        return VisibleQueues([], "here and there")
+
+    async def place(self) -> str:
+        return "here and there"
+
+
+@simulated
+async def test_an_empty_count_says_which_tables_it_read() -> None:
+    """So a round of the bridge stands for the counts that follow (B17)."""
+    async with Bridge() as bridge:
+        scaler = Scaler(Placed(), QUEUE, Counted(), bridge=bridge)
+        running = asyncio.create_task(scaler.run(), name="scaler")
+        await pass_time(1)
+        assert bridge.scheduler.pending.by_queue[QUEUE].place == "here and there"
         await scaler.stop()
         await running

@@ -38,7 +38,7 @@ NAMES: Final = (
     "sessions",
     "store",
 )
-ON_REQUEST: Final = ("azure", "cluster", "growth", "peers", "postgres", "postgres_pressure", "scale", "wire")
+ON_REQUEST: Final = ("azure", "cluster", "growth", "peers", "postgres", "postgres_pressure", "rounds", "scale", "wire")
 """Those that need what is not installed everywhere, or more than ten minutes; each says what."""
 DAY_MINUTES: Final = 1440
 NOT_MEASURED: Final = "NOT MEASURED"

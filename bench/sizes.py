@@ -57,6 +57,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     azure_laps: int = 3
     azure_sdk: int = 100
     azure_rounds: int = 9
+    quiet_queues: int = 10_000
     zero_rounds: int = 20
     zero_burst: int = 10_000
     zero_idle_s: float = 2.0
@@ -118,6 +119,7 @@ QUICK: Final = Scale(
     azure_laps=1,
     azure_sdk=4,
     azure_rounds=1,
+    quiet_queues=200,
     zero_rounds=1,
     zero_burst=320,
     zero_idle_s=0.2,

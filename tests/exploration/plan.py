@@ -176,8 +176,7 @@ def small(name: str, **fields: object) -> Plan:
 
 
 EXPLORED: tuple[tuple[Plan, int], ...] = (
-    # With how many moments each has at least, about half of what it has today. Explored whole, a few seconds each. The
-    # first ones are prompt: no timer may be needed at all.
+    # With how many moments each has at least. Explored whole; the first ones are prompt: no timer may be needed at all.
     (small("one listener", patience_s=0.0), 40),
     (small("one listener, two messages", messages=2, patience_s=0.0), 1000),
     (small("a late joiner", settled=False, late_joiners=1, patience_s=0.0), 400),
@@ -200,7 +199,6 @@ EXPLORED: tuple[tuple[Plan, int], ...] = (
 )
 
 DEEP: tuple[Plan, ...] = (
-    # For `make test-all`: minutes each.
     small("own, carried, cut", own=True, carry=True, cut=1),
     small("two listeners", listeners=2, patience_s=0.0),
     small("two listeners, two messages", listeners=2, messages=2, patience_s=0.0),

@@ -304,21 +304,13 @@ def test_rounds_that_claim_too_much_are_found(monkeypatch: pytest.MonkeyPatch) -
 
 
 FAVOURED, QUIET = Share(weight=4), {"quiet_s": 600.0, "quiet_restart": True}
+VAGUE = {"queues": 4, "workers": 2, "pool": 3, "shares": (Share(limit=1), Share(reserved=1)), "handler_s": (0.01, 20.0)}
 POOLS: list[tuple[str, dict[str, Any]]] = [
     ("own-wire", {"queues": 3, "pool": 4, "shares": (FAVOURED, Share(), Share(priority=1, reserved=1)), **QUIET}),
     ("own-broker", {"queues": 2, "pool": 1, "shares": (FAVOURED,)}),
     ("elsewhere-broker", {"queues": 3, "pool": 2, "shares": (FAVOURED, Share(), Share(priority=1)), **QUIET}),
     ("elsewhere-mostly-crashes", {"queues": 2, "workers": 2, "pool": 1}),
-    (
-        "elsewhere-vague",
-        {
-            "queues": 4,
-            "workers": 2,
-            "pool": 3,
-            "shares": (Share(limit=1), Share(reserved=1)),
-            "handler_s": (0.01, 20.0),
-        },
-    ),
+    ("elsewhere-vague", VAGUE),
 ]
 
 

@@ -482,6 +482,25 @@ def test_a_rough_count_beside_an_empty_answer_asks_for_another_look() -> None:
     assert exact == [SendEmptyReceive(BOOT, 9, pytest.approx(0.1), 2.0)]
 
 
+def test_an_incomplete_store_is_believed_at_its_second_empty_answer() -> None:
+    """L8: each wake costs two receives there, and no third."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    assert only(controller.received(1.1, 1, 0, complete=False), SendEmptyReceive, StartReceive) == [
+        StartReceive(2, 4, "trigger")
+    ]
+    (told,) = only(controller.received(1.2, 2, 0, complete=False), SendEmptyReceive, StartReceive)
+    assert isinstance(told, SendEmptyReceive) and controller.deadline() is None
+
+
+def test_what_a_limit_keeps_back_is_looked_for_when_something_was_settled() -> None:
+    """L8: an answer that the store's limit kept short settles nothing, and a delete may end the limit."""
+    controller = machine()
+    controller.wake(1.0, BOOT, 5, "trigger")
+    assert only(controller.received(1.1, 1, 0, blocked=True), SendEmptyReceive, StartReceive) == []
+    assert only(controller.settled(1.2), StartReceive) == [StartReceive(2, 4, "trigger")]
+
+
 def test_room_is_what_a_heartbeat_says_it_is() -> None:
     """S2: slots that are neither busy nor reserved, none while the store fails or after a stop."""
     controller = machine(capacity=6)

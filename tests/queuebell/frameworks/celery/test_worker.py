@@ -1,5 +1,7 @@
 """Workers of Celery's own command: each pool, what Celery's users report of other brokers, and kills.
 
+The first, second and fifth are shown on Celery's transport for Redis as well.
+
 ===========================================================  ===========================================
 what users report of other brokers                           asked by
 ===========================================================  ===========================================
@@ -30,19 +32,22 @@ from typing import Any
 
 import kombu.pools
 import pytest
+import redis
 
-from tests.support.command import ROOT, Serving, environment, serving
-from tests.support.processes import PATIENCE_S
+from tests.support.command import ROOT, environment, serving
+from tests.support.processes import PATIENCE_S, until
+from tests.support.redis import RedisServer
 
 SHOP = "tests.queuebell.frameworks.celery.shop"
 
 
 class Shop:
-    """A bridge, and workers beside it."""
+    """A broker, and workers beside it."""
 
-    def __init__(self, bridge: Serving, folder: Path) -> None:
-        self.bridge, self.folder = bridge, folder
-        self.place = {"BROKER": bridge.url.replace("http", "queuebell", 1), "FOLDER": str(folder)}
+    def __init__(self, broker: str, folder: Path) -> None:
+        self.folder = folder
+        self.url = broker.replace("queuebell", "http", 1)
+        self.place = {"BROKER": broker, "FOLDER": str(folder)}
         os.environ.update(self.place)
         self.tasks: Any = importlib.reload(importlib.import_module(SHOP))
 
@@ -82,20 +87,31 @@ class Shop:
 
     def state(self, queue: str = "celery") -> dict[str, Any]:
         """Return what the bridge says of a queue."""
-        with urllib.request.urlopen(f"{self.bridge.url}/v1/queues/celery/{queue}", timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(f"{self.url}/v1/queues/celery/{queue}", timeout=PATIENCE_S) as answer:
             return dict(json.load(answer))
 
 
-@pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+@contextlib.contextmanager
+def opened(broker: str, folder: Path) -> Iterator[Shop]:
+    """Open a shop, and leave nothing of it in this process."""
+    folder.mkdir()
+    shop = Shop(broker, folder)
+    yield shop
+    shop.tasks.app.close()
+    kombu.pools.reset()
+
+
+@pytest.fixture(autouse=True)
+def environment_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("BROKER", "FOLDER"):
         monkeypatch.setenv(name, "")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
     with serving(tmp_path / "data") as bridge:
-        (tmp_path / "shop").mkdir()
-        shop = Shop(bridge, tmp_path / "shop")
-        yield shop
-        shop.tasks.app.close()
-        kombu.pools.reset()
+        with opened(bridge.url.replace("http", "queuebell", 1), tmp_path / "shop") as shop:
+            yield shop
 
 
 @pytest.mark.parametrize("pool", ["prefork", "solo", pytest.param("threads", marks=pytest.mark.long)])
@@ -148,3 +164,22 @@ def test_who_is_told_to_stop_or_killed(shop: Shop, pool: str) -> None:
         with shop.worker(pool):
             lost.get(timeout=PATIENCE_S)
     assert len(shop.lines("begins third")) == 2 and len(shop.lines("ends third")) == 1
+
+
+@pytest.mark.system
+async def test_what_users_report_happens_on_redis(tmp_path: Path) -> None:
+    """Beside Celery's own transport: a long task and one for later begin twice, and idle workers ask each second."""
+    async with RedisServer(tmp_path / "redis") as server:
+        with opened(server.url(), tmp_path / "shop") as shop, shop.worker("prefork"), shop.worker("prefork"):
+            shop.tasks.add.apply_async((3, 4), countdown=3 * shop.tasks.LEASE_S)
+            await until(lambda: len(shop.lines("add 3 4")) > 1, "the task for later runs twice", PATIENCE_S)
+            shop.tasks.hold.delay("long", 3 * shop.tasks.LEASE_S)
+            await until(lambda: len(shop.lines("begins long")) > 1, "the long task begins twice", PATIENCE_S)
+            asked = asks(server.url())
+            await until(lambda: asks(server.url()) > asked + 2, "idle workers ask", PATIENCE_S)
+
+
+def asks(url: str) -> int:
+    """Return how often Redis was asked for a message."""
+    with redis.Redis.from_url(url) as client:
+        return int(client.info("commandstats")["cmdstat_brpop"]["calls"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import pytest
@@ -24,6 +24,7 @@ from queuebell.bridge.core.commands import Announce, AnnounceInTurn
 from queuebell.bridge.observe import swallowed, tracing
 from queuebell.bridge.service.announcing import Announcer
 from queuebell.bridge.service.bridge import Bridge
+from queuebell.bridge.service.sessions import CHANNEL
 from tests.support.ear import Ear
 from tests.support.sim_loop import pass_time, simulated
 
@@ -108,6 +109,54 @@ async def test_a_span_processor_that_raises_once_makes_no_session_deaf(monkeypat
             await pass_time(0.01)
             assert len(ear.wakes()) == 1
     assert (processor.raised, swallowed.counts[tracing.SPANS] - before) == (1, 1)
+
+
+@pytest.mark.parametrize("call", ["send", "writable"])
+@simulated
+async def test_a_channel_that_fails_once_costs_its_session_one_wake_and_no_other_anything(call: str) -> None:
+    """The same session hears of the next trigger, and others of this one; the failure is counted."""
+    before = swallowed.counts[CHANNEL]
+    async with Bridge() as bridge:
+        broken, other = Broken(call, times=0), Ear()
+        joined(bridge, broken)
+        joined(bridge, other, "billing/others", "2")
+        await pass_time(0.01)
+        broken.said.clear()
+        broken.times = 1
+        trigger(bridge)
+        trigger(bridge, "billing/others")
+        await pass_time(0.1)
+        assert [frame.queue for frame in other.said if isinstance(frame, Wake)][-1] == "billing/others"
+        trigger(bridge)
+        await pass_time(0.1)
+        assert broken.wakes()
+    assert swallowed.counts[CHANNEL] - before == 1
+
+
+@simulated
+async def test_observers_subscribers_and_watchers_that_raise_cost_nobody_else_anything() -> None:
+    """Wakes leave, the next one in each list is called, and every kind is counted."""
+    heard: list[object] = []
+    before = swallowed.counts.copy()
+    async with Bridge() as bridge:
+        told: Sequence[Callable[[Callable[..., None]], object]] = (
+            bridge.observe, bridge.subscribe, bridge.forward, bridge.callbacks.session_watchers.append,
+        )  # fmt: skip
+        for tell in told:
+            tell(fails)
+        for place, tell in enumerate(told):
+            tell(lambda *_, place=place: heard.append(place))
+        ear = Broken()
+        joined(bridge, ear)
+        await pass_time(0.01)
+        ear.said.clear()
+        trigger(bridge)
+        await pass_time(0.01)
+        assert len(ear.wakes()) == 1
+        assert set(heard) == {0, 1, 2, 3}
+    kinds = {what for what, _ in (swallowed.counts - before).items()}
+    assert kinds == {"an observer of facts", "a subscriber of wakes", "a way to pass triggers on",
+                     "a watcher of sessions"}  # fmt: skip
 
 
 @simulated

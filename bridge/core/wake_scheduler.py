@@ -196,11 +196,12 @@ class WakeScheduler:
         self.timers.rounds.append(made)
         return made
 
-    def round_found(self, now: float, queues: Iterable[str], began: float) -> None:
+    def round_found(self, now: float, made: Round, queues: Iterable[str], began: float) -> None:
         """Check queues in which a round found messages; a round's queues may come in several parts."""
         for queue in queues:
             work = self.pending.find(queue)
-            if work is not None:
+            # A queue of that name may be in another store for its listeners.
+            if work is not None and work.round is made:
                 self.timers.round_found(work, now, began)
 
     def forget(self, queue: str) -> bool:

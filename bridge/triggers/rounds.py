@@ -115,7 +115,7 @@ class Rounds:
         self._round.answered(began, found.queues, found.place)
         for part in sliced(found.queues, QUEUES_AT_ONCE):
             with swallowing(ROUND):
-                bridge.scheduler.round_found(bridge.now(), part, began)
+                bridge.scheduler.round_found(bridge.now(), self._round, part, began)
             bridge.drive()
             await asyncio.sleep(0)
         return True

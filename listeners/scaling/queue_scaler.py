@@ -394,9 +394,6 @@ class QueueScaler:
         try:
             async with asyncio.timeout(self._store_call_s + self._store.capabilities.receive_s):
                 depth = await unless_cancelled(self._store.depth(self.queue))
-                if isinstance(self._store, RoundStore) and (depth is None or not depth.visible):
-                    # The bridge's rounds stand for later counts of the same tables (B17).
-                    self._place = await unless_cancelled(self._store.place())
         except QueueNotFound:
             depth = None  # workers may be started before the first put
         except (QueuebellError, TimeoutError) as error:
@@ -412,12 +409,22 @@ class QueueScaler:
             boot = getattr(self._store, "boot", None)
             if boot is not None or (self._greeted and self._sent_store != named(self._store, self.queue)):
                 self._answered(boot)
+        if isinstance(self._store, RoundStore) and (depth is None or not depth.visible):
+            self._place = await self._read_place(self._store)
         self._failing_since = None
         if self._uncounted.works():
             log.warning("%s: the store can be counted again", self.queue)
         self._seen = 0 if depth is None else depth.visible
         self._counted = depth or Depth(0, 0), self._loop.time()
         return Count(0) if depth is None else Count(depth.visible, depth.invisible)
+
+    async def _read_place(self, store: RoundStore) -> str | None:
+        """Return which tables were counted; the bridge's rounds stand for later counts of the same (B17)."""
+        try:
+            async with asyncio.timeout(self._store_call_s):
+                return await unless_cancelled(store.place())
+        except Exception:  # noqa: BLE001 - a user of Redis may count and not ask for this: then it is counted each time
+            return None
 
     _why = ""
     _place: str | None = None

@@ -34,7 +34,7 @@ class Asked(Rig):
     def answer(self, *found: str, began: float | None = None) -> None:
         began = self.now if began is None else began
         self.round.answered(began, found, PLACE)
-        self.scheduler.round_found(self.now, found, began)
+        self.scheduler.round_found(self.now, self.round, found, began)
         self.drive()
 
     def pass_time(self, seconds: float) -> list[float]:
@@ -96,7 +96,8 @@ def test_only_queues_of_the_store_that_was_asked(hello: dict[str, object]) -> No
     rig = Asked(**hello)
     rig.pass_time(30.0)
     rig.answer()
-    assert rig.covered_age_s() == 30.0
+    rig.answer(QUEUE)
+    assert rig.covered_age_s() == 30.0 and rig.wakes(rig.number) == []
     (look,) = rig.pass_time(1.1 * T - 30.0)
     assert 0.9 * T <= look + 30.0 <= 1.1 * T
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from queuebell.bridge import Bridge
+from queuebell.bridge.contract.errors import StoreUnavailable
 from queuebell.bridge.queues.base import VisibleQueues
 from queuebell.listeners import Scaler
 from queuebell.listeners.scaling.actuators.base import ProcessEvents
@@ -106,21 +109,28 @@ class Placed(Store):
     """A store that can be asked about all of its queues at once."""
 
     kind = "placed"
+    refuses = False
 
     async def visible_queues(self) -> VisibleQueues:
         return VisibleQueues([], "here and there")
 
     async def place(self) -> str:
+        if self.refuses:
+            raise StoreUnavailable("this user may only count")
         return "here and there"
 
 
+@pytest.mark.parametrize(("refuses", "place"), [(False, "here and there"), (True, None)])
 @simulated
-async def test_an_empty_count_says_which_tables_it_read() -> None:
-    """So a round of the bridge stands for the counts that follow (B17)."""
+async def test_an_empty_count_says_which_tables_it_read(refuses: bool, place: str | None) -> None:
+    """So a round of the bridge stands for the counts that follow (B17); a count stands without it."""
+    store = Placed()
+    store.refuses = refuses
     async with Bridge() as bridge:
-        scaler = Scaler(Placed(), QUEUE, Counted(), bridge=bridge)
+        scaler = Scaler(store, QUEUE, Counted(), bridge=bridge)
         running = asyncio.create_task(scaler.run(), name="scaler")
         await pass_time(1)
-        assert bridge.scheduler.pending.by_queue[QUEUE].place == "here and there"
+        work = bridge.scheduler.pending.by_queue[QUEUE]
+        assert (work.place, work.dirty) == (place, False)
         await scaler.stop()
         await running

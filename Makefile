@@ -17,16 +17,17 @@ ARGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rest test-system test-long test-celery test-all test-fresh check bench peers mutants lock release site clean
+.PHONY: help demo test test-rest test-system test-long test-celery test-all test-fresh test-containers check bench peers mutants lock release site clean
 
 help:
 	@echo "make demo         set up and run the demonstration: real work, real processes, one killed half-way"
-	@echo "make test         the tests that every change needs: three minutes on two fast cores, seven on slow ones"
+	@echo "make test         the tests that every change needs: three to four minutes on two cores"
 	@echo "make test-rest    all other tests that need nothing but this checkout, and a sample of the mutants"
 	@echo "make test-system  the tests that need a system package"
 	@echo "make test-long    minutes more: what make test-rest shows, with other seeds"
 	@echo "make test-celery  Celery's own tests with each of its pools, on our transport; needs redis-server"
 	@echo "make test-all     hours: every interleaving of larger worlds, thousands of stories"
+	@echo "make test-containers  both compose files, with bridges, brokers and databases killed; needs root and Docker's programs"
 	@echo "make test-fresh   with SUITE=trixie: make demo and make test in a bare root of Debian; needs root and debootstrap"
 	@echo "make mutants      change one thing at a time and see whether a test notices; ARGS=contract for one room"
 	@echo "make check        types, style, and that the lock fits"
@@ -65,6 +66,10 @@ test-all: test test-rest test-long
 	@QUEUEBELL_PROVE=1 $(BIN)/python -m pytest --timeout 36000 tests/exploration/test_exhaustive.py \
 		tests/exploration/cluster/test_exhaustive.py
 	@$(BIN)/python -m tests.exploration 5000 1000
+
+# Ten minutes, most of them for the images.
+test-containers: $(VENV)/dev.stamp
+	@.ci/containers
 
 test-fresh:
 	@.ci/fresh "$(SUITE)"

@@ -11,6 +11,8 @@ from tests.exploration.plan import WILD
 
 def main(arguments: list[str]) -> None:
     """Tell the stories; a failure ends with the shortest story found."""
+    if arguments and not arguments[0].isdecimal():
+        sys.exit(__doc__)
     seeds = int(arguments[0]) if arguments else 2000
     first = int(arguments[1]) if len(arguments) > 1 else 0
     for plan in WILD:

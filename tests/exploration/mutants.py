@@ -1,4 +1,4 @@
-"""The known wrong turns of protocol.md, planted in the real rules one at a time."""
+"""The wrong turns of docs/explanation/verification.md, planted in the real rules one at a time."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ COSTLY = {"V2", "V7", "V14", "V16", "V18"}
     [pytest.param(turn, id=turn.name, marks=pytest.mark.rest if turn.name in COSTLY else ()) for turn in WRONG_TURNS],
 )
 def test_every_known_wrong_turn_is_caught(turn: WrongTurn) -> None:
-    """All 21, 100 %: each planting breaks a property."""
     assert turn.caught
     assert [trial for trial in turn.caught if trial.breaks() is None] == []
 

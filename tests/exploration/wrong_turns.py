@@ -1,7 +1,6 @@
 """The register of wrong turns: each is planted in the real rules, and each has a world in which a property breaks.
 
-The numbers are those of docs/reference/protocol.md. All but the last two are caught with sweep and dead-man off, which
-would hide them as latency; the last two are faults of sweep and dead-man themselves.
+The numbers are those of docs/explanation/verification.md.
 """
 
 from __future__ import annotations

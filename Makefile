@@ -67,7 +67,7 @@ test-all: test test-rest test-long
 		tests/exploration/cluster/test_exhaustive.py
 	@$(BIN)/python -m tests.exploration 5000 1000
 
-# Ten minutes, most of them for the images.
+# Five minutes, two of them for the images.
 test-containers: $(VENV)/dev.stamp
 	@.ci/containers
 

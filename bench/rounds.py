@@ -44,7 +44,7 @@ async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Rep
                     await store.put(f"bench/quiet-{number:05}", ["x"])
                 found: list[Any] = []
                 asked = await _median(lambda store=store, found=found: _ask(store, found))  # type: ignore[misc]
-                assert len(set(found[-1].queues)) >= min(filled, 1)
+                assert {f"bench/quiet-{number:05}" for number in range(1, filled + 1)} <= set(found[-1].queues)
                 report.tell(f"{store.kind}: a round of {count:,} queues, {what}, ms", f"{asked:.1f}")
             hour = count * SWEEPS_AN_HOUR * sweep / 1000
             report.tell(f"{store.kind}: sweeps of all in an hour, s of the store", f"{hour:,.1f}")

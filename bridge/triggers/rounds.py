@@ -88,9 +88,11 @@ class Rounds:
         if self._here:
             return
         with swallowing(ROUND):
+            # Closed first: if the bridge stops meanwhile, its stop closes this store again, to the end.
+            await unless_cancelled(self._store.close())
+        with swallowing(ROUND):
             self._connected_at = asyncio.get_running_loop().time()
-            old, self._store = self._store, self._connect()
-            await unless_cancelled(old.close())
+            self._store = self._connect()
 
     async def _asked(self) -> bool:
         with swallowing(ROUND):

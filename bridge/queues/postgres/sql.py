@@ -531,11 +531,10 @@ FROM ({NAMES}) AS page LEFT JOIN queuebell_queues AS q ON q.name = page.name ORD
 
 _HIDDEN = "row_security_active('queuebell_messages') OR row_security_active('queuebell_queues')"
 
+PLACE: Final = f"SELECT {place('queuebell_messages')} AS place"
 
 # From one queue to the next by the index that receives use: the cost grows with the queues that have messages, and not
 # with their messages. Names are compared as in the index.
-PLACE: Final = f"SELECT {place('queuebell_messages')} AS place"
-
 VISIBLE_QUEUES: Final = f"""
 WITH RECURSIVE named AS (
     (SELECT queue FROM queuebell_messages ORDER BY queue LIMIT 1)

@@ -155,7 +155,7 @@ class Limited:
         self.now = 1000.0
         self.told: list[Fact] = []
         self._served = served
-        self._path = path
+        self.path = path
         self._secret = secret
         watch.clock = lambda: self.now
         front.bridge.observe(self.told.append)
@@ -163,7 +163,7 @@ class Limited:
     def limit(self, **limits: float) -> None:
         """Write these limits into the file, and have the bridge see it."""
         given = {name: str(value) for name, value in limits.items()}
-        access_file.change(self._path, lambda found: with_terms(found, "p", {}, limits=given))
+        access_file.change(self.path, lambda found: with_terms(found, "p", {}, limits=given))
         self.watch.check()
 
     async def put(self, queue: str = "que") -> Reply:
@@ -192,6 +192,15 @@ async def limited(tmp_path: pathlib.Path) -> AsyncIterator[Limited]:
         await stack.enter_async_context(web)
         front = await stack.enter_async_context(serving_azure(bridge, access=watch, principal="p"))
         yield Limited(front, Served(bridge, web), watch, path, secret)
+
+
+async def test_grants_that_shrink(limited: Limited) -> None:
+    """The next request has only what is left."""
+    assert (await limited.put()).status == 201
+    access_file.change(limited.path, lambda found: with_terms(found, "p", {"take": [MINE]}, limits={}))
+    limited.watch.check()
+    assert (await limited.put()).status == 403
+    assert limited.refusals() == [("p", "put", f"{ACCOUNT}/que")]
 
 
 def busy(reply: Reply) -> str | None:

@@ -32,7 +32,7 @@ from queuebell.bridge.contract.wire import (
     Welcome,
 )
 from queuebell.listeners.scaling.processes import Limits
-from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
+from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Look, ScaledQueue, Step
 from queuebell.listeners.wake.frames import beat_of, frame_of, subscription_of
 from queuebell.listeners.wake.table import Command, StartReceive, State
 
@@ -68,10 +68,11 @@ class ScaledFleet(BridgedFleet):
         self._talk: Conversation | None = None
         self._armed = 0.0
         heapq.heappush(self._timers, (0.0, SCALERS))
-        self._counts: deque[tuple[float, int | None]] = deque()
-        """When a count of the queue is answered, and which receive of the rules it is; None for an `Audit`."""
+        self._counts: deque[tuple[float, int | None, bool]] = deque()
+        """When a count of the queue is answered, which receive of the rules it is, None for an `Audit`, and whether it
+        is a receive (`Look`)."""
         self._running: dict[int, Running] = {}
-        self._most = self._starts = self._counted = 0
+        self._most = self._starts = self._counted = self._looked = 0
         self._process_s = 0.0
 
     def outcome(self) -> Outcome:
@@ -83,6 +84,7 @@ class ScaledFleet(BridgedFleet):
             process_s=round(self._process_s + alive_s, 3),
             starts=self._starts,
             counts=self._counted,
+            misses=self.store.misses + self._looked,
         )
 
     def next_at(self) -> float:
@@ -94,8 +96,14 @@ class ScaledFleet(BridgedFleet):
         if not self._counts or self._counts[0][0] > at:
             super().step(at)
             return
-        _, rid = self._counts.popleft()
+        _, rid, looks = self._counts.popleft()
         self.store.advance(at)
+        if looks and rid is not None:
+            # What it finds it gives back at once, so the store's figures stay as they are.
+            self._looked += 1
+            found = self.store.visible > 0
+            self._do(at, self.rules.looked(at, rid, found=found, complete=True, blocked=False))
+            return
         self._counted += 1
         count = Count(self.store.visible, self.store.leased)
         self._do(at, self.rules.audited(at, count) if rid is None else self.rules.counted(at, rid, count))
@@ -164,9 +172,11 @@ class ScaledFleet(BridgedFleet):
         for step in steps:
             match step:
                 case StartReceive(rid):
-                    self._counts.append((at + CALL_S, rid))
+                    self._counts.append((at + CALL_S, rid, False))
                 case Audit():
-                    self._counts.append((at + CALL_S, None))
+                    self._counts.append((at + CALL_S, None, False))
+                case Look(rid):
+                    self._counts.append((at + CALL_S, rid, True))
                 case Launch(count):
                     self._do(at, rules.began(at, [self._launch(at) for _ in range(count)]))
                 case Finish(ids):

@@ -104,33 +104,19 @@ class RoughCounts(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     listener: str
     trusted: bool
-    """A count of 0 is trusted: the scaler counts and starts no workers."""
+    """A count of 0 is trusted: nothing is received for it."""
     counts: float
     """Counts for the checks that the bridge requests."""
-    starts: float
-    """Workers started for checks, unless trusted."""
-    always: float
-    """Their share of a permanent worker."""
 
     def in_words(self) -> str:
         """Return a sentence with the cost of both choices."""
+        counts = _number(self.counts)
         return (
             "the store's counts are rough, so 0 does not prove the queue empty: while it is, "
-            f"{_number(self.starts)} workers an hour are started to check, {self.always:.0%} of one "
-            f"permanent worker; with trust_count {_number(self.counts)} counts an hour and no starts, but "
-            "messages missing from a count wait for the next trigger; "
+            f"{counts} counts and as many receives an hour, and no worker is started; with trust_count {counts} "
+            "counts alone, but messages missing from a count wait for the next trigger; "
             f"{'trust_count is set' if self.trusted else 'trust_count is not set'}"
         )
-
-
-def rough_counts(*, queue: str, listener: str, trusted: bool, looks: float, idle_s: float) -> RoughCounts:
-    """Return the cost of rough counts, if the bridge requests so many ``looks`` (checks) an hour.
-
-    A worker started for one check makes the next ones too, until it has been idle for ``idle_s``.
-    """
-    starts = min(looks, HOUR_S / idle_s) if idle_s > 0 else looks
-    always = min(1.0, starts * idle_s / HOUR_S)
-    return RoughCounts(queue=queue, listener=listener, trusted=trusted, counts=looks, starts=starts, always=always)
 
 
 OWN_IN_WORDS: Final = "milliseconds, and no receive while they are empty"

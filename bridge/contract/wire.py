@@ -203,8 +203,6 @@ class Processes(msgspec.Struct, frozen=True):
     """Remaining time of a back-off."""
     counts: Word = "exact"
     """Whether a count of 0 proves the queue empty: ``exact``, ``rough``, or ``trusted`` if so configured (Z7)."""
-    idle_ms: Ms = 0
-    """Idle time after which a worker ends."""
     tally: dict[str, Ms] = {}
     """Counts of `TALLIED`, since the scaler connected to this boot."""
 

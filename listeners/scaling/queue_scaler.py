@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from queuebell.bridge.contract.bounds import STORE_CALL_S
-from queuebell.bridge.contract.errors import QueuebellError, QueueNotFound
+from queuebell.bridge.contract.errors import QueuebellError, QueueNotFound, UnknownOutcome
 from queuebell.bridge.contract.wire import (
     UNSEEN,
     EmptyReceive,
@@ -25,14 +25,24 @@ from queuebell.bridge.contract.wire import (
     Wake,
 )
 from queuebell.bridge.observe.swallowed import swallow, swallowing, unless_cancelled
-from queuebell.bridge.queues.base import Capabilities, Depth, QueueStore, RoundStore, named
+from queuebell.bridge.queues.base import (
+    Capabilities,
+    Depth,
+    QueueStore,
+    Received,
+    Release,
+    RoundStore,
+    Settlement,
+    named,
+)
 from queuebell.listeners.figures import ScalerFigures
 from queuebell.listeners.scaling.actuators.base import Actuator, NotSeen, StartFailed
-from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Proof, ScaledQueue, Step
+from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Look, Proof, ScaledQueue, Step
 from queuebell.listeners.wake.frames import beat_of, frame_of, subscription_of
 from queuebell.listeners.wake.table import StartReceive
 from queuebell.listeners.wake.timers import Periods
 from queuebell.listeners.work.failures import RepeatedFailure
+from queuebell.listeners.work.lease import visible_again
 
 log = logging.getLogger("queuebell.scaler")
 
@@ -41,6 +51,8 @@ REASON_CHARS: Final = 900
 HEAD_CHARS: Final = 40
 ACTUATOR: Final = "an actuator"
 AGAIN_S: Final = 1.0
+LOOK_S: Final = 30.0
+"""The lease of a message that is received to see whether there is any; it is given back at once."""
 CUT: Final = " [...] "
 
 
@@ -114,7 +126,7 @@ class QueueScaler:
         """Return this queue's part of a hello: its capacity is the processes it may run, 0 once it stops (L12)."""
         capacity = 0 if self._stopping else self.rules.limits.maximum
         self._sent_store, self._greeted = named(self._store, self.queue), True
-        return subscription_of(self.rules.controller, self.queue, capacity, 30.0, store=self._sent_store, busy=True)
+        return subscription_of(self.rules.controller, self.queue, capacity, LOOK_S, store=self._sent_store, busy=True)
 
     def wake(self, frame: Wake) -> None:
         """Handle the bridge's wake."""
@@ -153,7 +165,6 @@ class QueueScaler:
             held=self.rules.held(now),
             pause_ms=round(1000 * max(0.0, (processes.retry_at or 0.0) - now)),
             counts=counts_of(self._store.capabilities, trust=self._trust),
-            idle_ms=round(1000 * self.rules.limits.idle_s),
             tally=dict(processes.tally - self._reported_before),
         )
         depth = None
@@ -315,6 +326,8 @@ class QueueScaler:
                 self._spawn(self._count(rid), f"count[{self.queue}]#{rid}")
             case Audit():
                 self._spawn(self._audit(), f"audit[{self.queue}]")
+            case Look(rid):
+                self._spawn(self._look_inside(rid), f"look[{self.queue}]#{rid}")
             case Launch(count):
                 self._spawn(self._launch(count), f"launch[{self.queue}]")
             case Finish(ids, reason):
@@ -366,6 +379,40 @@ class QueueScaler:
             self._feed(self.rules.count_failed, rid, self._why)
         else:
             self._feed(self.rules.counted, rid, count)
+
+    async def _look_inside(self, rid: int) -> None:
+        capable = self._store.capabilities
+        try:
+            async with asyncio.timeout(self._store_call_s + capable.receive_s):
+                answer = await unless_cancelled(self._store.receive(self.queue, 1, LOOK_S, source="sweep"))
+        except QueueNotFound:
+            answer = Received([])
+        except Exception as error:  # noqa: BLE001 - also if this user may count and not receive: then a worker finds out
+            self._cannot_count(str(error) or "no answer in time")
+            unknown = not isinstance(error, QueuebellError) or isinstance(error, UnknownOutcome)
+            self._feed(self.rules.count_failed, rid, self._why, self._back_at() if unknown else None)
+            return
+        back_at = None
+        self._seen = len(answer.messages)
+        for message in answer.messages:
+            given_back = Release(message.id, message.pop_receipt, uncounted=capable.uncounted_release)
+            try:
+                async with asyncio.timeout(self._store_call_s):
+                    await unless_cancelled(self._store.settle(self.queue, Settlement(release=[given_back])))
+            except Exception as error:  # noqa: BLE001 - then it comes back when its lease ends
+                swallow("a message that a scaler gives back", error)
+                back_at = self._back_at()
+        self._feed(
+            self.rules.looked,
+            rid,
+            found=bool(answer.messages),
+            complete=capable.complete_receive,
+            blocked=answer.blocked,
+            back_at=back_at,
+        )
+
+    def _back_at(self) -> float:
+        return visible_again(self._loop.time(), LOOK_S, self._store.capabilities.resolution_ms)
 
     async def _audit(self) -> None:
         count = await self._ask()

@@ -15,6 +15,7 @@ happens while none is available (Z6). `Processes` keeps what runs.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
@@ -22,7 +23,7 @@ from queuebell.bridge.contract.backoff import Draw, RandomExponential
 from queuebell.listeners.scaling.processes import Limits, Processes
 from queuebell.listeners.wake.controller import Controller
 from queuebell.listeners.wake.receive_scaling import DepthScaling, Scaling
-from queuebell.listeners.wake.table import Command, Mode, SendEmptyReceive
+from queuebell.listeners.wake.table import Command, Mode, SendEmptyReceive, StartReceive
 from queuebell.listeners.wake.timers import DeadMan
 
 RETRY_FIRST_S = 1.0
@@ -51,6 +52,12 @@ class Audit(msgspec.Struct, frozen=True):
     """Count the queue for `ScaledQueue.audited`: some processes may not be wanted any more, or more of them be."""
 
 
+class Look(msgspec.Struct, frozen=True):
+    """Receive one message and give it back, since a rough count of 0 proves nothing (Z7); report `looked`."""
+
+    rid: int
+
+
 class Launch(msgspec.Struct, frozen=True):
     """Start so many processes; report `began` or `refused`."""
 
@@ -74,7 +81,7 @@ class Waiting(msgspec.Struct, frozen=True):
     came_at: float
 
 
-Step = Command | Audit | Launch | Finish
+Step = Command | Audit | Look | Launch | Finish
 
 
 class ScaledQueue:
@@ -134,6 +141,8 @@ class ScaledQueue:
         """The count under way is for that."""
         self._stopping = False
         self._waits: Waiting | None = None
+        self._reported = False
+        """Somebody reported work, and no worker was asked for since (Z7)."""
         self._epoch = 0
         self._owes_since = now
         """When the newest reason to count came."""
@@ -160,6 +169,7 @@ class ScaledQueue:
         return self._after(now, self._woken(now, boot, gen, reason, size))
 
     def _woken(self, now: float, boot: str | None, gen: int, reason: str, size: int) -> list[Command]:
+        self._reported = self._reported or reason not in ("sweep", "resync")
         # Those that start were asked for before this came: they may be too few (Z5).
         self._woken_while_full = self._woken_while_full or self.controller.free <= 0
         return self.controller.wake(now, boot, gen, reason, size)
@@ -203,6 +213,9 @@ class ScaledQueue:
         """Handle the count that a `StartReceive` asked for."""
         self.counting_failed = None
         answered = self._answered
+        if self._looks(count) and not answered:
+            return self._after(now, [Look(rid)])
+        self._reported = False
         self._judge(now, count, woken=not answered)
         self._ask(now, self.wanted)
         empty = answered or self._proves_empty(count)
@@ -217,6 +230,34 @@ class ScaledQueue:
         if answered:  # that worker has said so; this count proves nothing
             commands = [command for command in commands if not isinstance(command, SendEmptyReceive)]
         return self._after(now, commands + self._take_waiting(now))
+
+    def _looks(self, count: Count) -> bool:
+        """Whether to receive before a worker is started for a count that proves nothing: it would find nothing."""
+        unproven = self.proof is Proof.NONE and not count.visible
+        return unproven and not self._reported and not self.processes.own and not self._stopping
+
+    def looked(
+        self, now: float, rid: int, *, found: bool, complete: bool, blocked: bool, back_at: float | None = None
+    ) -> list[Step]:
+        """Handle the answer to a `Look`: whether it found a message, and whether its emptiness is proof (L8).
+
+        ``back_at`` is when a message returns that could not be given back.
+        """
+        self._judge(now, Count(int(found)), woken=False)
+        self._ask(now, self.wanted)
+        commands: Sequence[Step]
+        if found:
+            commands = self.controller.received(
+                now, rid, self.processes.coming, visible=1, free=self.processes.free(now)
+            )
+        else:
+            free = self.processes.free(now)
+            commands = self.controller.received(now, rid, 0, complete=complete, free=free, blocked=blocked)
+            # A store that may miss messages is asked twice (L8), and counted once.
+            commands = [Look(each.rid) if isinstance(each, StartReceive) else each for each in commands]
+        if back_at is not None:
+            commands = [*commands, *self.controller.came_back(now, back_at)]
+        return self._after(now, [*commands, *self._take_waiting(now)])
 
     def _take_waiting(self, now: float) -> list[Command]:
         """Handle the wake that came during the count."""
@@ -244,13 +285,16 @@ class ScaledQueue:
         pauses = controller.pending and not controller.receives and controller.timers.retry is not None
         return pauses and self.counting_failed is None and self._answered
 
-    def count_failed(self, now: float, rid: int, why: str) -> list[Step]:
-        """Handle a failed count: no process is ended for it, and one is started for the pending check (Z6)."""
+    def count_failed(self, now: float, rid: int, why: str, back_at: float | None = None) -> list[Step]:
+        """Handle a failed count: no process is ended for it, and one is started for the pending check (Z6).
+
+        ``back_at`` is when a message returns that a `Look` without an answer may have leased (L6).
+        """
         self.counting_failed = why
         self._quiet_since = None
         if self.controller.pending and not self._stopping:
             self._ask(now, max(self.limits.minimum, 1))
-        return self._after(now, self.controller.failed(now, rid) + self._take_waiting(now))
+        return self._after(now, self.controller.failed(now, rid, back_at) + self._take_waiting(now))
 
     def audited(self, now: float, count: Count | None) -> list[Step]:
         """Handle the count that an `Audit` asked for; None where it failed, and nothing is ended (Z6)."""
@@ -396,7 +440,7 @@ class ScaledQueue:
         processes = self.processes
         return self._woken_while_full and not self._auditing and processes.coming > 0 and processes.left(now) > 0
 
-    def _after(self, now: float, commands: list[Command] | list[Step]) -> list[Step]:
+    def _after(self, now: float, commands: Sequence[Step]) -> list[Step]:
         """Do what follows any event: keep the minimum, start by the rate, end late processes, report room."""
         steps: list[Step] = list(commands)
         processes = self.processes

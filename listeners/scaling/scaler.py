@@ -67,8 +67,8 @@ class Scaler:
     - ``start_rate``: the most workers started in any one second.
     - ``start_timeout``: how long a worker may take until its listener has a session.
     - ``grace``: the time between SIGTERM and SIGKILL of a worker; more than the ``grace`` of its listener.
-    - ``trust_count``: trusts a count of 0 of a store with approximate counts (Azure, SQS). Otherwise every sweep starts
-      one worker.
+    - ``trust_count``: trusts a count of 0 of a store with approximate counts (SQS). Otherwise the scaler also receives,
+      and gives back what it finds.
     - ``environment``: variables added to the workers' environment.
     """
 

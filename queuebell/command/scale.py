@@ -165,7 +165,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"seconds until a worker must be ready (default {_LIMITS.start_timeout_s:g})",
     )
     parser.add_argument("--grace", metavar="S", help="process: seconds between SIGTERM and SIGKILL (default 30)")
-    parser.add_argument("--trust-count", action="store_const", const=True, help="Azure, SQS: trust a count of 0")
+    parser.add_argument("--trust-count", action="store_const", const=True, help="SQS: trust a count of 0")
     parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
     parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
 

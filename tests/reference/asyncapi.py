@@ -206,7 +206,6 @@ FRAME_WORDS: Final[Words] = {
             "Whether a count of 0 proves the queue empty: exact, rough, or trusted if the configuration says so.",
             maxLength=HELD_CHARS_MAX,
         ),
-        "idle_ms": said("For how long a worker is idle before it stops.", **_MS),
         "tally": said(
             "How many workers were started, failed, and ended by reason (idle, stopping, late, left, "
             "broke), since the scaler connected to this bridge.",

@@ -79,7 +79,7 @@ def promise(plan: Plan) -> Promise:
     found = bound(listeners=plan.listeners, latency_s=latency)
     own = plan.store == "own"
     calm_s = SWEEP_S + STORE_CALL_S
-    look = 1 if own or plan.complete_receive else 2
+    look = (1 if own or plan.complete_receive else 2) + int(plan.scalers > 0 and not plan.exact_depth)  # Z7
     return Promise(
         wake_s=found.bound_s if plan.deadman else math.inf,
         calm_s=calm_s,

@@ -236,8 +236,7 @@ def test_quiet_hours_cost_what_is_promised() -> None:
         plan = replace(PRESETS[name], rounds=rounds, scalers=scalers, hours=60 / 3600, faults=(), quiet_s=3600.0)
         outcome: Outcome = run(plan, 1)
         assert outcome.ok, outcome.violations
-        assert outcome.receives_per_hour_empty is not None
-        assert outcome.receives_per_hour_empty <= most
+        assert outcome.receives_per_hour_empty is not None and outcome.receives_per_hour_empty <= most
         if rounds:
             assert 60 <= outcome.coverage["round answered"] * 3600 / outcome.virtual_s <= 67
     assert outcome.receives_per_hour_empty >= 50

@@ -55,10 +55,11 @@ def test_from_zero_to_a_receive_in_calm() -> None:
     assert outcome.receives_per_hour_empty == 0
 
 
-def test_an_empty_queue_elsewhere_costs_a_count_a_sweep() -> None:
-    outcome = run(scaled("elsewhere-wire", **CALM | {"quiet_s": 3600.0}), 1)
-    assert outcome.ok, outcome.violations
-    assert outcome.receives_per_hour_empty is not None and 50 <= outcome.receives_per_hour_empty <= 67
+@pytest.mark.parametrize(("preset", "most"), [("elsewhere-wire", 67), ("elsewhere-vague", 201)])
+def test_an_empty_queue_elsewhere_costs_a_count_a_sweep(preset: str, most: int) -> None:
+    """A rough one of nothing costs a receive besides, two where one may miss messages; and no worker starts for it."""
+    outcome = run(scaled(preset, **CALM | {"quiet_s": 3600.0}), 1)
+    assert outcome.ok and 50 <= (outcome.receives_per_hour_empty or 0) <= most, outcome.violations
 
 
 SCALER_DIES = [Fault(at, "crash", "scaler-0", 1.0) for at in range(10, 300, 7)]

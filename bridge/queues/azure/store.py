@@ -80,6 +80,7 @@ class AzureStore(CheckedStore):
         self._encoding = Encoding(self._where.encoding)
         self.capabilities = Capabilities(
             exact_depth=False,
+            zero_depth=True,  # Azure documents that its count is never lower than the number of messages
             next_visible=False,
             pause=False,
             body_bytes_max=self._encoding.bytes_max,

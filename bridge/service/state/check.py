@@ -10,7 +10,7 @@ import msgspec
 
 from queuebell.bridge.access.grants import Reach
 from queuebell.bridge.access.issuer import LEEWAY_S
-from queuebell.bridge.contract.bounds import RoughCounts, rough_counts
+from queuebell.bridge.contract.bounds import RoughCounts
 from queuebell.bridge.contract.sources import UNASKED
 from queuebell.bridge.contract.wire import Processes
 from queuebell.bridge.core.settings import Patterns
@@ -147,12 +147,11 @@ def rough(listeners: Iterable[ListenerState], numbers: Sequence[RuleNumbers]) ->
             entry = patterns.first(each.queue)
             if isinstance(processes := each.processes, Processes) and processes.counts != "exact" and entry is not None:
                 found.append(
-                    rough_counts(
+                    RoughCounts(
                         queue=each.queue,
                         listener=row.listener,
                         trusted=processes.counts == "trusted",
-                        looks=numbers[entry].bound().receives_mean,
-                        idle_s=processes.idle_ms / 1000,
+                        counts=numbers[entry].bound().receives_mean,
                     )
                 )
     return found

@@ -179,6 +179,9 @@ def test_each_reason_for_not_being_asked() -> None:
     assert found["sessions"][0]["gets"]
     assert len({row["detail"] for row in found["sessions"]}) == 5
     foretold(rig, numbers)
+    work = rig.work()
+    work.numbers = msgspec.structs.replace(work.numbers, wake="all")
+    assert as_read(rig)["outcome"] == "joins"
 
 
 def test_own_queues_are_explained_by_the_put() -> None:

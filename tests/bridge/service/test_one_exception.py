@@ -22,8 +22,6 @@ from queuebell.bridge.contract.wire import (
 )
 from queuebell.bridge.core.commands import Announce, AnnounceInTurn
 from queuebell.bridge.observe import swallowed, tracing
-from queuebell.bridge.queues.base import Claim, NewMessage
-from queuebell.bridge.queues.embedded.store import MemoryStore
 from queuebell.bridge.service.announcing import Announcer
 from queuebell.bridge.service.bridge import Bridge
 from queuebell.bridge.service.sessions import CHANNEL
@@ -208,40 +206,6 @@ async def test_a_flush_that_was_lost_is_made_up_for_by_the_next_heartbeat(monkey
         await pass_time(0.01)
         assert len(ear.wakes()) == 1
         assert any(isinstance(frame, BridgeHeartbeat) for frame in ear.said)
-
-
-class Failing(MemoryStore):
-    """A store of embedded queues that cannot be asked again at once."""
-
-    failures = 0
-
-    def refresh(self, queue: str) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise OSError("ESTALE")
-        super().refresh(queue)
-
-    def reclaim(self, queue: str, claims: Sequence[Claim], *, uncount: bool = True) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise OSError("ESTALE")
-        super().reclaim(queue, claims, uncount=uncount)
-
-
-@simulated
-async def test_a_message_that_is_due_is_found_although_the_store_could_not_be_asked() -> None:
-    """It is asked again a second later, without anybody's help."""
-    store = Failing("due", boot="0" * 32, clock=asyncio.get_running_loop().time)
-    async with Bridge(store=store) as bridge:
-        ear = Broken()
-        session = bridge.connect(ear)
-        session.feed(Hello("1" * 32, "one", [Subscription(QUEUE, 4, own=True)], []))
-        await bridge.store.put(QUEUE, [NewMessage(b"x", visible_after_ms=1000)])
-        await pass_time(0.5)
-        ear.said.clear()
-        store.failures = 3
-        await pass_time(5)
-        assert (store.failures, len(ear.wakes()) > 0) == (0, True)
 
 
 @simulated

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from queuebell.bridge.contract.errors import BadInput
 from queuebell.listeners.scaling.processes import Limits, Processes
-from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, ScaledQueue, Step
+from queuebell.listeners.scaling.scaled_queue import Audit, Count, Finish, Launch, Look, Proof, ScaledQueue, Step
 from queuebell.listeners.wake.table import SendEmptyReceive, SendMore, SendRoom, SendStarted, StartReceive
 
 BOOT = "b" * 32
 T = TypeVar("T")
 
 
-def scaled(*, welcomed: bool = True, **limits: Any) -> ScaledQueue:
+def scaled(*, welcomed: bool = True, proof: Proof = Proof.VISIBLE, **limits: Any) -> ScaledQueue:
     """Make the rules of one queue, in a session."""
-    rules = ScaledQueue(0.0, Limits(**{"per_process": 10, **limits}), lambda: 0.5)
+    rules = ScaledQueue(0.0, Limits(**{"per_process": 10, **limits}), lambda: 0.5, proof=proof)
     rules.start(0.0)
     if welcomed:
         rules.welcomed(0.0, BOOT, 0)
@@ -101,6 +101,30 @@ def test_without_a_bridge_for_good_it_counts_at_once_and_then_by_a_back_off() ->
         (count,) = only(rules.tick(now), StartReceive)
     assert pauses == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0])
     assert only(rules.counted(now, count.rid, Count(3)), Launch) == [Launch(1)]
+
+
+@pytest.mark.parametrize(
+    ("reason", "found", "starts"), [("sweep", False, 0), ("resync", True, 1), ("sweep", None, 1), ("trigger", None, 1)]
+)
+def test_a_rough_count_of_nothing_has_it_look_before_a_worker_starts(
+    reason: str, found: bool | None, starts: int
+) -> None:
+    """Unless work was reported. What it finds has a worker started, and so has a look without an answer (Z7)."""
+    rules = scaled(proof=Proof.NONE)
+    (count,) = only(rules.wake(1.0, BOOT, 1, reason), StartReceive)
+    steps = rules.counted(1.0, count.rid, Count(0))
+    if reason != "trigger":
+        assert steps == [Look(count.rid)]
+        if found is None:
+            steps = rules.count_failed(2.0, count.rid, "no answer", 32.0)
+        else:
+            steps = rules.looked(2.0, count.rid, found=found, complete=False, blocked=False)
+            if not found:  # twice, where one empty answer may miss messages
+                (again,) = only(steps, Look)
+                assert not only(steps, SendEmptyReceive)
+                steps = rules.looked(3.0, again.rid, found=False, complete=False, blocked=False)
+    assert sum(each.count for each in only(steps, Launch)) == starts
+    assert bool(only(steps, SendEmptyReceive)) is (found is False)
 
 
 def test_the_newest_of_the_wakes_during_a_count_is_taken_with_its_reason() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from queuebell.bridge import Bridge
 from queuebell.bridge.contract.errors import StoreUnavailable
-from queuebell.bridge.queues.base import VisibleQueues
+from queuebell.bridge.queues.base import Depth, VisibleQueues
 from queuebell.listeners import Scaler
 from queuebell.listeners.scaling.actuators.base import ProcessEvents
 from tests.listeners.rig import Store
@@ -132,5 +133,25 @@ async def test_an_empty_count_says_which_tables_it_read(refuses: bool, place: st
         await pass_time(1)
         work = bridge.scheduler.pending.by_queue[QUEUE]
         assert (work.place, work.dirty) == (place, False)
+        await scaler.stop()
+        await running
+
+
+@simulated
+async def test_what_a_scaler_finds_it_gives_back_and_has_a_worker_started() -> None:
+    """Nobody rang for it, and the count is wrong: it is there at once, uncounted where a store can undo that (Z7)."""
+    store = Store()
+    store.capabilities = msgspec.structs.replace(store.capabilities, exact_depth=False)
+    store.depth = lambda queue: asyncio.sleep(0, Depth(0, 0))  # type: ignore[method-assign,assignment]
+    actuator = Counted()
+    async with Bridge() as bridge:
+        scaler = Scaler(store, QUEUE, actuator, bridge=bridge)
+        running = asyncio.create_task(scaler.run(), name="scaler")
+        await pass_time(1)
+        assert actuator.started == []
+        await store.put(QUEUE, ["a"])
+        await pass_time(70)
+        assert len(actuator.started) == 1
+        assert [message.dequeue_count for message in (await store.receive(QUEUE)).messages] == [1]
         await scaler.stop()
         await running

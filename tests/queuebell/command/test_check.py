@@ -386,8 +386,8 @@ def test_what_the_bridge_did_not_tell_is_not_well(
 
 
 def test_rough_counts_are_said_with_both_prices(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a scaler's store cannot say costs starts, or trust: printed for people and for programs (Z7)."""
-    told = {"counts": "rough", "idle_ms": 90_000}
+    """What a scaler's store cannot say costs receives, or trust: printed for people and for programs (Z7)."""
+    told = {"counts": "rough"}
     row = {"listener": "scaler x", "kind": "scaler", "queues": [{"queue": "a/b", "processes": told}]}
     numbers = [{"match": match, **msgspec.to_builtins(each)} for match, each in Tuning(Periods()).each()]
     strange.answers["/v1/listeners"] = (200, {"listeners": [row]})
@@ -396,10 +396,10 @@ def test_rough_counts_are_said_with_both_prices(strange: Strange, capsys: pytest
     assert main(["check", "--bridge", strange.url]) == 0
     said = capsys.readouterr().out
     assert "  a/b: scaler x: the store's counts are rough" in said
-    assert "40 workers an hour are started" in said and "with trust_count 60 counts an hour" in said
+    assert "60 counts and as many receives an hour" in said and "with trust_count 60 counts alone" in said
     assert main(["check", "--json", "--bridge", strange.url]) == 0
     (rough,) = json.loads(capsys.readouterr().out)["bridges"][0]["rough_counts"]
-    assert (rough["queue"], rough["starts"], rough["counts"], rough["trusted"]) == ("a/b", 40.0, 60.0, False)
+    assert (rough["queue"], rough["counts"], rough["trusted"]) == ("a/b", 60.0, False)
 
 
 def test_a_queue_that_is_gone_meanwhile_is_no_problem(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:

@@ -365,7 +365,6 @@ WORDS: Final[Words] = {
         "counts": said(
             "Whether a count of 0 proves the queue empty: exact, rough, or trusted if the configuration says so."
         ),
-        "idle_ms": said("For how long a worker is idle before it stops."),
         "tally": said(
             "How many workers were started, failed, and ended by reason (idle, stopping, late, left, "
             "broke), since the scaler connected to this bridge."

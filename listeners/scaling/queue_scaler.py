@@ -42,7 +42,7 @@ from queuebell.listeners.wake.frames import beat_of, frame_of, subscription_of
 from queuebell.listeners.wake.table import StartReceive
 from queuebell.listeners.wake.timers import Periods
 from queuebell.listeners.work.failures import RepeatedFailure
-from queuebell.listeners.work.lease import visible_again
+from queuebell.listeners.work.lease import lease_report, visible_again
 
 log = logging.getLogger("queuebell.scaler")
 
@@ -101,6 +101,8 @@ class QueueScaler:
         self._stopping = False
         self._store_call_s = STORE_CALL_S
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._looking: set[asyncio.Task[Any]] = set()
+        """Those that may hold a message."""
         self._timer: asyncio.TimerHandle | None = None
         self._began: dict[str, float] = {}
         self._early: list[Callable[[], None]] = []
@@ -109,6 +111,7 @@ class QueueScaler:
         """Why a process was asked to end."""
         self._failing_since: float | None = None
         self._uncounted = RepeatedFailure()
+        self._unreceived = RepeatedFailure()
         self._unseen = RepeatedFailure()
         self._boot: str | None = None
         self._reported_before: Counter[str] = Counter()
@@ -195,8 +198,8 @@ class QueueScaler:
         return bool(self.rules.controller.receives)
 
     def leases(self, now: float, most: int) -> list[int]:
-        """Return no leases: counting takes none."""
-        return []
+        """Return when a message comes back that a `Look` may have leased, in ms from now (L6)."""
+        return lease_report(self.rules.controller.timers.returns(), now, most)
 
     # Events of processes -------------------------------------------------------------------------------------------
 
@@ -268,6 +271,11 @@ class QueueScaler:
             self._stopping = True
             self._feed(self.rules.stop)
 
+    async def looked(self) -> None:
+        """Wait until no message is held; the time-outs of the store's calls bound it."""
+        if self._looking:
+            await asyncio.wait(list(self._looking))
+
     async def finish(self) -> None:
         """Release counts and timer, once the actuator has closed."""
         if self._timer is not None:
@@ -327,7 +335,7 @@ class QueueScaler:
             case Audit():
                 self._spawn(self._audit(), f"audit[{self.queue}]")
             case Look(rid):
-                self._spawn(self._look_inside(rid), f"look[{self.queue}]#{rid}")
+                self._spawn(self._look_inside(rid), f"receive[{self.queue}]#{rid}", self._looking)
             case Launch(count):
                 self._spawn(self._launch(count), f"launch[{self.queue}]")
             case Finish(ids, reason):
@@ -368,10 +376,12 @@ class QueueScaler:
         self._timer = None
         self._feed(self.rules.tick)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str, also: set[asyncio.Task[Any]] | None = None) -> None:
         task = self._loop.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        for tasks in (self._tasks, also):
+            if tasks is not None:
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
 
     async def _count(self, rid: int) -> None:
         count = await self._ask()
@@ -388,17 +398,29 @@ class QueueScaler:
         except QueueNotFound:
             answer = Received([])
         except Exception as error:  # noqa: BLE001 - also if this user may count and not receive: then a worker finds out
-            self._cannot_count(str(error) or "no answer in time")
+            why = str(error) or "no answer in time"
+            failures = self._unreceived.failed(self._loop.time())
+            if failures:
+                log.warning(
+                    "%s: a count of 0 proves nothing, and the scaler cannot receive (%d since the last report): %s. "
+                    "Nothing is lost: a worker is started instead. It needs the right to receive, or trust_count",
+                    self.queue,
+                    failures,
+                    why,
+                )
             unknown = not isinstance(error, QueuebellError) or isinstance(error, UnknownOutcome)
-            self._feed(self.rules.count_failed, rid, self._why, self._back_at() if unknown else None)
+            self._feed(self.rules.count_failed, rid, why, self._back_at() if unknown else None)
             return
+        self._unreceived.works()
         back_at = None
         self._seen = len(answer.messages)
         for message in answer.messages:
             given_back = Release(message.id, message.pop_receipt, uncounted=capable.uncounted_release)
             try:
                 async with asyncio.timeout(self._store_call_s):
-                    await unless_cancelled(self._store.settle(self.queue, Settlement(release=[given_back])))
+                    settling = await unless_cancelled(self._store.settle(self.queue, Settlement(release=[given_back])))
+                if not settling.release[0].ok:
+                    back_at = self._back_at()
             except Exception as error:  # noqa: BLE001 - then it comes back when its lease ends
                 swallow("a message that a scaler gives back", error)
                 back_at = self._back_at()

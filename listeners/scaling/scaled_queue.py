@@ -143,6 +143,8 @@ class ScaledQueue:
         self._waits: Waiting | None = None
         self._reported = False
         """Somebody reported work, and no worker was asked for since (Z7)."""
+        self._rough = Count(0)
+        """The count before a `Look`."""
         self._epoch = 0
         self._owes_since = now
         """When the newest reason to count came."""
@@ -212,8 +214,9 @@ class ScaledQueue:
     def counted(self, now: float, rid: int, count: Count) -> list[Step]:
         """Handle the count that a `StartReceive` asked for."""
         self.counting_failed = None
-        answered = self._answered
+        answered = self._answered and not self._proves_empty(count)
         if self._looks(count) and not answered:
+            self._rough = count
             return self._after(now, [Look(rid)])
         self._reported = False
         self._judge(now, count, woken=not answered)
@@ -232,9 +235,12 @@ class ScaledQueue:
         return self._after(now, commands + self._take_waiting(now))
 
     def _looks(self, count: Count) -> bool:
-        """Whether to receive before a worker is started for a count that proves nothing: it would find nothing."""
+        """Whether to receive before a worker is started for a count that proves nothing: it would find nothing.
+
+        Workers elsewhere receive themselves, and this scaler would start none for what it finds.
+        """
         unproven = self.proof is Proof.NONE and not count.visible
-        return unproven and not self._reported and not self.processes.own and not self._stopping
+        return unproven and not (self._reported or self.processes.own or self.others or self._stopping)
 
     def looked(
         self, now: float, rid: int, *, found: bool, complete: bool, blocked: bool, back_at: float | None = None
@@ -243,7 +249,8 @@ class ScaledQueue:
 
         ``back_at`` is when a message returns that could not be given back.
         """
-        self._judge(now, Count(int(found)), woken=False)
+        rough = self._rough
+        self._judge(now, Count(int(found), rough.invisible), woken=False)
         self._ask(now, self.wanted)
         commands: Sequence[Step]
         if found:
@@ -252,7 +259,9 @@ class ScaledQueue:
             )
         else:
             free = self.processes.free(now)
-            commands = self.controller.received(now, rid, 0, complete=complete, free=free, blocked=blocked)
+            commands = self.controller.received(
+                now, rid, 0, complete=complete, free=free, blocked=blocked, count=rough.invisible
+            )
             # A store that may miss messages is asked twice (L8), and counted once.
             commands = [Look(each.rid) if isinstance(each, StartReceive) else each for each in commands]
         if back_at is not None:
@@ -273,8 +282,12 @@ class ScaledQueue:
 
     @property
     def _answered(self) -> bool:
-        """Whether a worker's empty receive has settled the pending check, which a rough count cannot (Z7)."""
-        return self.proof is Proof.NONE and self._covered_at is not None and self._covered_at > self._owes_since
+        """Whether a worker's empty receive has settled the pending check, which a rough count cannot (Z7).
+
+        Nor can one that is above 0 for leased or delayed messages.
+        """
+        rough = self.proof is not Proof.VISIBLE
+        return rough and self._covered_at is not None and self._covered_at > self._owes_since
 
     def _pauses_in_vain(self) -> bool:
         """Whether the pause after a count that asked for no process has lost its reason.

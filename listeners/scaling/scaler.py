@@ -272,6 +272,7 @@ class Scaler:
             self._session.hello()  # capacity 0
         says = "not waiting any longer" if self._actuator.outlives else "killing its workers"
         await self._life.await_unless_aborted(self._actuator.close(), f"end workers[{self.name}]", says)
+        await scaled.looked()
         if self._session is not None:
             await self._session.end()
 

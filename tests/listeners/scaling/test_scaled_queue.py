@@ -127,6 +127,16 @@ def test_a_rough_count_of_nothing_has_it_look_before_a_worker_starts(
     assert bool(only(steps, SendEmptyReceive)) is (found is False)
 
 
+def test_a_worker_that_finds_nothing_settles_a_count_of_what_others_hold() -> None:
+    """Or a scaler whose store counts leased messages would count, and have no room, until the lease ends (Z7)."""
+    rules = scaled(proof=Proof.ALL)
+    woken(rules, 1.0, 1, Count(1))
+    (count,) = only(ready(rules, 2.0, "a"), StartReceive)
+    rules.on_empty_receive(3.0, 2.5)
+    rules.counted(3.0, count.rid, Count(1))
+    assert not rules.controller.pending and rules.deadline(3.0) > 10.0
+
+
 def test_the_newest_of_the_wakes_during_a_count_is_taken_with_its_reason() -> None:
     """Of another boot whatever its number; of one boot the highest, and of equal ones the last."""
     other = "c" * 32

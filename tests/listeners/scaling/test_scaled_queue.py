@@ -104,22 +104,24 @@ def test_without_a_bridge_for_good_it_counts_at_once_and_then_by_a_back_off() ->
 
 
 @pytest.mark.parametrize(
-    ("reason", "found", "starts"), [("sweep", False, 0), ("resync", True, 1), ("sweep", None, 1), ("trigger", None, 1)]
+    ("reason", "found", "starts"),
+    [("sweep", False, 0), ("resync", False, 0), ("resync", True, 1), ("sweep", None, 1), ("trigger", None, 1)],
 )
 def test_a_rough_count_of_nothing_has_it_look_before_a_worker_starts(
     reason: str, found: bool | None, starts: int
 ) -> None:
     """Unless work was reported. What it finds has a worker started, and so has a look without an answer (Z7)."""
-    rules = scaled(proof=Proof.NONE)
+    rules, complete = scaled(proof=Proof.NONE), reason == "resync"
     (count,) = only(rules.wake(1.0, BOOT, 1, reason), StartReceive)
     steps = rules.counted(1.0, count.rid, Count(0))
     if reason != "trigger":
         assert steps == [Look(count.rid)]
         if found is None:
             steps = rules.count_failed(2.0, count.rid, "no answer", 32.0)
+            assert rules.controller.timers.returns() == [32.0]
         else:
-            steps = rules.looked(2.0, count.rid, found=found, complete=False, blocked=False)
-            if not found:  # twice, where one empty answer may miss messages
+            steps = rules.looked(2.0, count.rid, found=found, complete=complete, blocked=False)
+            if not found and not complete:  # twice, where one empty answer may miss messages
                 (again,) = only(steps, Look)
                 assert not only(steps, SendEmptyReceive)
                 steps = rules.looked(3.0, again.rid, found=False, complete=False, blocked=False)

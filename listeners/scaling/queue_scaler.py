@@ -120,6 +120,10 @@ class QueueScaler:
         """How many messages the newest count found."""
         self._counted: tuple[Depth, float] | None = None
         """What it found, and when."""
+        self._why = ""
+        """Why the newest count failed."""
+        self._place: str | None = None
+        """Which tables the newest empty count read (B17)."""
         self._sent_store: str | None = None
         self._greeted = False
 
@@ -494,9 +498,6 @@ class QueueScaler:
                 return await unless_cancelled(store.place())
         except Exception:  # noqa: BLE001 - a user of Redis may count and not ask for this: then it is counted each time
             return None
-
-    _why = ""
-    _place: str | None = None
 
     def _cannot_count(self, why: str) -> None:
         self._why = why

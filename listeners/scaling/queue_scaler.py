@@ -413,7 +413,7 @@ class QueueScaler:
                     why,
                 )
             unknown = not isinstance(error, QueuebellError) or isinstance(error, UnknownOutcome)
-            self._feed(self.rules.count_failed, rid, why, self._back_at() if unknown else None)
+            self._feed(self.rules.look_failed, rid, self._back_at() if unknown else None)
             return
         self._unreceived.works()
         back_at = None
@@ -423,11 +423,17 @@ class QueueScaler:
             try:
                 async with asyncio.timeout(self._store_call_s):
                     settling = await unless_cancelled(self._store.settle(self.queue, Settlement(release=[given_back])))
-                if not settling.release[0].ok:
-                    back_at = self._back_at()
+                given, why = settling.release[0].ok, settling.release[0].code or ""
             except Exception as error:  # noqa: BLE001 - then it comes back when its lease ends
-                swallow("a message that a scaler gives back", error)
+                given, why = False, str(error)
+            if not given:
                 back_at = self._back_at()
+                log.warning(
+                    "%s: a message that the scaler received cannot be given back; it can be received again in %g s: %s",
+                    self.queue,
+                    LOOK_S,
+                    why,
+                )
         self._feed(
             self.rules.looked,
             rid,

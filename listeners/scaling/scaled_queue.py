@@ -268,6 +268,16 @@ class ScaledQueue:
             commands = [*commands, *self.controller.came_back(now, back_at)]
         return self._after(now, [*commands, *self._take_waiting(now)])
 
+    def look_failed(self, now: float, rid: int, back_at: float | None) -> list[Step]:
+        """Handle a failed `Look`: a worker is started to receive.
+
+        ``back_at`` is when a message returns that it may have leased (L6).
+        """
+        self._reported = True
+        if back_at is not None:
+            self.controller.came_back(now, back_at)
+        return self.counted(now, rid, self._rough)
+
     def _take_waiting(self, now: float) -> list[Command]:
         """Handle the wake that came during the count."""
         waits, self._waits = self._waits, None
@@ -298,16 +308,13 @@ class ScaledQueue:
         pauses = controller.pending and not controller.receives and controller.timers.retry is not None
         return pauses and self.counting_failed is None and self._answered
 
-    def count_failed(self, now: float, rid: int, why: str, back_at: float | None = None) -> list[Step]:
-        """Handle a failed count: no process is ended for it, and one is started for the pending check (Z6).
-
-        ``back_at`` is when a message returns that a `Look` without an answer may have leased (L6).
-        """
+    def count_failed(self, now: float, rid: int, why: str) -> list[Step]:
+        """Handle a failed count: no process is ended for it, and one is started for the pending check (Z6)."""
         self.counting_failed = why
         self._quiet_since = None
         if self.controller.pending and not self._stopping:
             self._ask(now, max(self.limits.minimum, 1))
-        return self._after(now, self.controller.failed(now, rid, back_at) + self._take_waiting(now))
+        return self._after(now, self.controller.failed(now, rid) + self._take_waiting(now))
 
     def audited(self, now: float, count: Count | None) -> list[Step]:
         """Handle the count that an `Audit` asked for; None where it failed, and nothing is ended (Z6)."""

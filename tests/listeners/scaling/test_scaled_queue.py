@@ -117,7 +117,7 @@ def test_a_rough_count_of_nothing_has_it_look_before_a_worker_starts(
     if reason != "trigger":
         assert steps == [Look(count.rid)]
         if found is None:
-            steps = rules.count_failed(2.0, count.rid, "no answer", 32.0)
+            steps = rules.look_failed(2.0, count.rid, 32.0)
             assert rules.controller.timers.returns() == [32.0]
         else:
             steps = rules.looked(2.0, count.rid, found=found, complete=complete, blocked=False)

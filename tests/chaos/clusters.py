@@ -290,8 +290,8 @@ def frozen(members: int) -> Story:
 
         await until(gone, "it counts as gone")
         await served("when it counts as gone")
-        # Nobody polled: the worker of the frozen one stood still too, and may look by itself afterwards. The last put may
-        # come with the check of what the frozen one had, whose reason is not a trigger.
+        # Nobody polled: the worker of the frozen one stood still too, and may look by itself afterwards. The last put
+        # may come with the check of what the frozen one had, whose reason is not a trigger.
         sources = {event["source"] for worker in site.workers for event in worker.events["start"]}
         assert not sources & {"poll", "deadman"}, sources
         for each in still:

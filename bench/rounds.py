@@ -38,18 +38,19 @@ async def measure(stage: Stage, scale: Scale, say: Callable[[str], None]) -> Rep
             for filled, what in (
                 (0, "without messages"),
                 (count // 100, "1 % with a message"),
-                (count, "each with one"),
+                (count, "all but one with a message"),
             ):
-                for number in range(1, filled + 1):
-                    await store.put(f"bench/quiet-{number:05}", ["x"])
+                queues = [f"bench/quiet-{number:05}" for number in range(1, min(filled + 1, count))]
+                for queue in queues:
+                    await store.put(queue, ["x"])
                 found: list[Any] = []
                 asked = await _median(lambda store=store, found=found: _ask(store, found))  # type: ignore[misc]
-                assert {f"bench/quiet-{number:05}" for number in range(1, filled + 1)} <= set(found[-1].queues)
+                assert sorted(found[-1].queues) == queues
                 report.tell(f"{store.kind}: a round of {count:,} queues, {what}, ms", f"{asked:.1f}")
             hour = count * SWEEPS_AN_HOUR * sweep / 1000
             report.tell(f"{store.kind}: sweeps of all in an hour, s of the store", f"{hour:,.1f}")
             report.tell(
-                f"{store.kind}: rounds in an hour, each queue with a message, s", f"{AN_HOUR * asked / 1000:.1f}"
+                f"{store.kind}: rounds in an hour, all but one queue with a message, s", f"{AN_HOUR * asked / 1000:.1f}"
             )
     report.notes.append(
         f"Medians of {REPEATS}, one after the other. An hour of sweeps is {SWEEPS_AN_HOUR} empty receives of each "

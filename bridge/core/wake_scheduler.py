@@ -100,7 +100,7 @@ class WakeScheduler:
         self.reminders = Reminders(self.dispatch)
         self.pending = self.dispatch.pending
         self.sessions = self.dispatch.sessions
-        self._agenda = self.dispatch.agenda
+        self.agenda = self.dispatch.agenda
         self.silence = SessionTimeouts(self.sessions)
         self.rejections = Rejections()
         self._duplicates = Duplicates()
@@ -138,7 +138,7 @@ class WakeScheduler:
         """Return when to call `tick` next."""
         if self.coordinator is not None and self.coordinator.urgent:
             return 0.0
-        first, death = self._agenda.next(), self.silence.deadline()
+        first, death = self.agenda.next(), self.silence.deadline()
         return first if death is None else death if first is None else min(first, death)
 
     # -- triggers ----------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class WakeScheduler:
         self._next_session += 1
         number = self._next_session
         self.sessions.open(Session(id=number, kind=kind, opened_at=now, last_heard=now))
-        self._agenda.set(("hello", number), now + HELLO_S)
+        self.agenda.set(("hello", number), now + HELLO_S)
         return number
 
     def frame(self, now: float, number: int, frame: UpFrame) -> None:
@@ -288,12 +288,12 @@ class WakeScheduler:
             self.dispatch.end(holder.id, GONE, "replaced")
             self._close(now, holder, "replaced")
         first = session.instance is None
-        self._agenda.clear(("hello", session.id))
+        self.agenda.clear(("hello", session.id))
         self.sessions.name(session, frame.instance, frame.listener)
         self.rejections.accepted(frame.instance)
-        if AUDIT not in self._agenda:
+        if AUDIT not in self.agenda:
             # O4: not earlier, or the audit could end while this session is the only one and has not sent its hello yet.
-            self._agenda.set(AUDIT, now + self.sessions.heartbeat_s)
+            self.agenda.set(AUDIT, now + self.sessions.heartbeat_s)
         session.accepts = "messages" in frame.accept
         session.scaler = frame.kind == SCALER
         session.drains = frame.drains
@@ -440,7 +440,7 @@ class WakeScheduler:
                 since_ms=0,
                 sessions=len(self.sessions),
                 queues={
-                    queue: last_empty_receive(self.pending.by_queue[queue], self.timers, now, entry, self._agenda)
+                    queue: last_empty_receive(self.pending.by_queue[queue], self.timers, now, entry, self.agenda)
                     for queue, entry in session.queues.items()
                 },
             ),
@@ -549,7 +549,7 @@ class WakeScheduler:
     def _close(self, now: float, session: Session, reason: str) -> None:
         """Close a session: pass its work on to others and set timers for its leases (B8)."""
         self.sessions.remove(session)
-        self._agenda.clear(("hello", session.id))
+        self.agenda.clear(("hello", session.id))
         self.silence.forget(session.id)
         # In one call: per queue, each call would scan all batches again.
         self.embedded.session_lost(session.id)
@@ -577,7 +577,7 @@ class WakeScheduler:
         self.dispatch.release_owner(work, session.id)
         self.dispatch.wake_sessions(work, now)
         if not work.sessions:
-            self._agenda.clear(("sweep", queue))
+            self.agenda.clear(("sweep", queue))
             self.pending.release(work)
 
     # -- sending -----------------------------------------------------------------------------------------------------
@@ -590,7 +590,7 @@ class WakeScheduler:
 
     def tick(self, now: float) -> None:
         """Run due timers, at most `TURN_MAX` and the earliest first; `deadline` requests the rest immediately."""
-        for kind, key in self._agenda.pop_due(now, TURN_MAX):
+        for kind, key in self.agenda.pop_due(now, TURN_MAX):
             if kind in COORDINATOR_TIMERS:
                 self.dispatch.coordinator.tick(now, kind, self.pending.find(key) if isinstance(key, str) else None)
             elif isinstance(key, int):
@@ -608,7 +608,7 @@ class WakeScheduler:
         if kind == "audit":
             self.embedded.audit(now)
             if len(self.sessions):
-                self._agenda.set(AUDIT, now + self.sessions.heartbeat_s)
+                self.agenda.set(AUDIT, now + self.sessions.heartbeat_s)
             return
         if kind == "again":
             self.reminders.tick(now)

@@ -172,7 +172,6 @@ class Wire:
 
     __slots__ = (
         "_answers_unsent",
-        "_calls",
         "_closing",
         "_ended_at",
         "_gone",
@@ -185,14 +184,15 @@ class Wire:
         "_settle_bytes",
         "_transport",
         "_used_at",
-        "_waiting",
         "_wires",
         "_ws",
         "address",
+        "calls",
         "connection",
         "had_session",
         "permit",
         "session",
+        "waiting",
     )
 
     def __init__(
@@ -209,11 +209,11 @@ class Wire:
         self.session: WireSession | None = None
         self.had_session = False
         """Whether there was one: frames sent before its listener knew of the end are not errors."""
-        self._calls: dict[Call, asyncio.Task[None]] = {}
+        self.calls: dict[Call, asyncio.Task[None]] = {}
         """Running calls."""
         self._in_window = 0
         """Running calls that count towards the window."""
-        self._waiting: list[Call] = []
+        self.waiting: list[Call] = []
         """Calls that wait until earlier answers have been read."""
         self._held: dict[asyncio.Future[None], None] = {}
         """Delayed refusals."""
@@ -325,19 +325,19 @@ class Wire:
             )
         elif call.settles:
             self._settle_bytes += call.content.size
-            if self._settle_bytes > SETTLE_BYTES_MAX or len(self._calls) - self._in_window > SETTLING_MAX:
+            if self._settle_bytes > SETTLE_BYTES_MAX or len(self.calls) - self._in_window > SETTLING_MAX:
                 self.close(_POLICY, "too many concurrent settlements")
                 return
             self._carry_out(call)
-        elif self._in_window + len(self._waiting) - len(self._held) >= WINDOW:
+        elif self._in_window + len(self.waiting) - len(self._held) >= WINDOW:
             self._over += 1
             if self._over > WINDOW:
                 self.close(_POLICY, f"more than {2 * WINDOW} concurrent calls")
                 return
             refusal = Refusal("too_many_requests", f"at most {WINDOW} concurrent calls per connection", retry_after=1)
             self._answer(call, self._wires.refused(refusal))
-        elif self._waiting or self._transport.get_write_buffer_size() > UNSENT_MAX:
-            self._waiting.append(call)
+        elif self.waiting or self._transport.get_write_buffer_size() > UNSENT_MAX:
+            self.waiting.append(call)
         else:
             self._carry_out(call)
 
@@ -346,16 +346,16 @@ class Wire:
             self._in_window += 1
         task = asyncio.Task(self._run(call), loop=self._loop, name="a call over a wire", **_AT_ONCE)
         if not task.done():
-            self._calls[call] = task
+            self.calls[call] = task
 
     def _done(self, call: Call) -> None:
-        self._calls.pop(call, None)
+        self.calls.pop(call, None)
         self._over = 0
         if call.settles:
             self._settle_bytes -= call.content.size
         else:
             self._in_window -= 1
-        if self._ended_at is not None and not self._calls and not self._waiting:
+        if self._ended_at is not None and not self.calls and not self.waiting:
             self.close(RESTART, "the bridge is stopping")
 
     async def _run(self, call: Call) -> None:
@@ -387,8 +387,8 @@ class Wire:
     def _drained(self) -> None:
         """Run the waiting calls, until too much is unsent again; the peer has read everything."""
         self._answers_unsent = 0
-        while self._waiting and not self._gone and self._transport.get_write_buffer_size() <= UNSENT_MAX:
-            self._carry_out(self._waiting.pop(0))
+        while self.waiting and not self._gone and self._transport.get_write_buffer_size() <= UNSENT_MAX:
+            self._carry_out(self.waiting.pop(0))
 
     # The session
 
@@ -474,7 +474,7 @@ class Wire:
         if self._ended_at is None and not self._gone:
             self.send(Goaway(self._last))
             self._ended_at = self._last
-            if not self._calls and not self._waiting:
+            if not self.calls and not self.waiting:
                 self.close(RESTART, "the bridge is stopping")
 
     def close(self, code: int, reason: str) -> None:
@@ -490,7 +490,7 @@ class Wire:
     def _let_go(self) -> None:
         """Start nothing more."""
         self._gone = True
-        self._waiting.clear()
+        self.waiting.clear()
         for over in self._held:
             if not over.done():
                 over.set_result(None)
@@ -518,16 +518,16 @@ class Wire:
         try:
             if self._closing is not None:
                 await self._closing
-            if self._calls:
-                await asyncio.wait(list(self._calls.values()))
+            if self.calls:
+                await asyncio.wait(list(self.calls.values()))
         finally:
             # Only if the server cannot wait any longer.
-            for task in list(self._calls.values()):
+            for task in list(self.calls.values()):
                 task.cancel()
 
     def _check_idle(self) -> None:
         left = self._used_at + IDLE_S - self._loop.time()
-        if self.session is None and not self._calls and not self._waiting and left <= 0:
+        if self.session is None and not self.calls and not self.waiting and left <= 0:
             self._idle = None
             self.close(1000, "idle")
             return

@@ -201,7 +201,7 @@ class Attachment:
         self._bridge = bridge
         self._prefix = prefix
         self._announcer = announcer
-        self._cluster = cluster
+        self.cluster = cluster
         self.announces = trusted
         """Whether wakes are published here."""
         republisher = self._republisher = (
@@ -240,7 +240,7 @@ class Attachment:
                 writable=self._writable,
                 send=self._publish_wake,
                 # C10: its subscribers receive from all bridges; those of another broker perhaps only from this one.
-                route=None if self._cluster is None else SUBJECTS,
+                route=None if self.cluster is None else SUBJECTS,
             )
         await self._connection.start()
 
@@ -263,8 +263,8 @@ class Attachment:
     async def _up(self, broker: Broker) -> None:
         await self.way.attach(broker)
         await self._intake.attach(broker)
-        if self._cluster is not None:
-            await self._cluster.attach(broker)
+        if self.cluster is not None:
+            await self.cluster.attach(broker)
         self._broker = broker
         if self._announcer is not None and self._subscriber is not None:
             # Nothing was published without a broker, and the lost connection may have dropped wakes.
@@ -275,8 +275,8 @@ class Attachment:
     def _down(self) -> None:
         self._broker = None
         self.way.detach()
-        if self._cluster is not None:
-            self._cluster.detach()
+        if self.cluster is not None:
+            self.cluster.detach()
         if self._republisher is not None:
             self._republisher.attach(None)
 

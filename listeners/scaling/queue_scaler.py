@@ -102,7 +102,7 @@ class QueueScaler:
         self._store_call_s = STORE_CALL_S
         self._tasks: set[asyncio.Task[Any]] = set()
         self._looking: set[asyncio.Task[Any]] = set()
-        """Those that may hold a message."""
+        """The others; each may hold a message."""
         self._timer: asyncio.TimerHandle | None = None
         self._began: dict[str, float] = {}
         self._early: list[Callable[[], None]] = []
@@ -285,10 +285,11 @@ class QueueScaler:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for task in list(self._tasks):
+        tasks = [*self._tasks, *self._looking]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        if tasks:
+            await asyncio.wait(tasks)
 
     def feed(self, event: Callable[..., list[Step]], *given: Any) -> None:
         """Feed the rules another event of this moment, and perform their steps."""
@@ -380,12 +381,11 @@ class QueueScaler:
         self._timer = None
         self._feed(self.rules.tick)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any], name: str, also: set[asyncio.Task[Any]] | None = None) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, Any], name: str, tasks: set[asyncio.Task[Any]] | None = None) -> None:
         task = self._loop.create_task(work, name=name)
-        for tasks in (self._tasks, also):
-            if tasks is not None:
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
+        tasks = self._tasks if tasks is None else tasks
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     async def _count(self, rid: int) -> None:
         count = await self._ask()

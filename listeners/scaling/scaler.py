@@ -128,7 +128,7 @@ class Scaler:
         self._scaling = scaling
         self._trust = trust_count
         self._session: Session | None = None
-        self._queue_scaler: QueueScaler | None = None
+        self.queue_scaler: QueueScaler | None = None
         self._life = OneRun("scaler", self.name, log)
 
     async def run(self) -> None:
@@ -163,14 +163,14 @@ class Scaler:
     def retune(self, limits: Limits) -> None:
         """Apply other limits from now on. What runs beyond a smaller maximum ends when it is idle."""
         self.limits = limits
-        if self._queue_scaler is not None:
-            self._queue_scaler.feed(self._queue_scaler.rules.retune, limits)
+        if self.queue_scaler is not None:
+            self.queue_scaler.feed(self.queue_scaler.rules.retune, limits)
             if self._session is not None:
                 self._session.hello()
 
     def state(self) -> ScalerFigures | None:
         """Return how its workers stand; None before it runs."""
-        return None if self._queue_scaler is None else self._queue_scaler.figures()
+        return None if self.queue_scaler is None else self.queue_scaler.figures()
 
     async def _run(self) -> None:
         store, owned = open_store(self._store_given, self._api_key)
@@ -179,7 +179,7 @@ class Scaler:
                 closing.push_async_callback(store.close)
             check_client(store)
             store.fingerprint(self.queue)  # refuses a queue that this store cannot have
-            scaled = self._queue_scaler = self._make(store)
+            scaled = self.queue_scaler = self._make(store)
             closing.push_async_callback(scaled.finish)
             await self._actuator.open(scaled)
             closing.push_async_callback(self._actuator.close)
@@ -246,7 +246,7 @@ class Scaler:
 
         None means that the queue's fingerprint changed: it is in an external store.
         """
-        session, scaled = self._session, self._queue_scaler
+        session, scaled = self._session, self.queue_scaler
         if session is None or scaled is None or (boot is not None and boot != session.boot):
             return
         owns = self._owns(store, session.boot if boot is None else boot)
@@ -262,8 +262,8 @@ class Scaler:
         return owns(self._bridge_given, store) or (boot is not None and boot == getattr(store, "boot", None))
 
     def _welcomed(self, store: QueueStore, boot: str) -> None:
-        if self._queue_scaler is not None:
-            self._queue_scaler.rules.controller.own = self._owns(store, boot)
+        if self.queue_scaler is not None:
+            self.queue_scaler.rules.controller.own = self._owns(store, boot)
 
     async def _stop_gracefully(self, scaled: QueueScaler) -> None:
         """Leave the bridge once all workers have ended (L12)."""

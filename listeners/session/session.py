@@ -432,21 +432,10 @@ class Session:
         """Send a heartbeat, and return how many queues it reports more of than the levels."""
         beats = {queue: port.beat(now) for queue, port in self._ports.items()}
         frame = ListenerHeartbeat(stamp, beats, self._leases(now))
-        self._fit_failures(frame)
+        fit_failures(frame)
         reported = self._add_reports(frame)
         self.send(self._with_running(frame, now))
         return reported
-
-    def _fit_failures(self, frame: ListenerHeartbeat) -> None:
-        """Leave out which queues are in failures where not all fit: a frame that is too large would end the session."""
-        failing = [
-            queue for queue, beat in frame.queues.items() if beat.failing_ms is not None or beat.hung or beat.starved
-        ]
-        if not failing:
-            return
-        over = len(encode_frame(frame)) + FRAME_EXTRA_BYTES - FRAME_BYTES_MAX
-        for queue in failing[: max(0, -(-over // TROUBLE_BYTES_MIN))]:
-            frame.queues[queue] = msgspec.structs.replace(frame.queues[queue], failing_ms=None, hung=0, starved=None)
 
     def _add_reports(self, frame: ListenerHeartbeat) -> int:
         """Add the reports of as many queues as fit, and return their number.
@@ -726,3 +715,15 @@ class Liveness:
         if self.degraded or self._looking_since is None:
             return None
         return self._looking_since + WELCOME_WITHIN_S
+
+
+def fit_failures(frame: ListenerHeartbeat) -> None:
+    """Leave out which queues are in failures where not all fit: a frame that is too large would end the session."""
+    failing = [
+        queue for queue, beat in frame.queues.items() if beat.failing_ms is not None or beat.hung or beat.starved
+    ]
+    if not failing:
+        return
+    over = len(encode_frame(frame)) + FRAME_EXTRA_BYTES - FRAME_BYTES_MAX
+    for queue in failing[: max(0, -(-over // TROUBLE_BYTES_MIN))]:
+        frame.queues[queue] = msgspec.structs.replace(frame.queues[queue], failing_ms=None, hung=0, starved=None)

@@ -37,7 +37,7 @@ from tests.support.actuators import (
 )
 from tests.support.processes import PATIENCE_S, lives
 
-# Private: `_repeating`: no command is pending. `_call`: runs the real program without its daemon.
+# Private: `_call`: runs the real program without its daemon.
 
 HURRIED: dict[str, float] = {"within_s": 0.2}
 HURRIED_UNITS: dict[str, float] = {"within_s": 2.0}
@@ -190,7 +190,7 @@ async def test_a_command_hears_of_no_worker_from_a_scaler_that_starts_none(tmp_p
     actuator = CommandActuator(["/bin/sh", "-c", f"echo {{}} >> {told}"], again_s=0.0)
     async with opened(actuator):
         async with asyncio.timeout(PATIENCE_S):
-            while actuator._repeating is not None:
+            while actuator.repeating is not None:
                 await asyncio.sleep(0.01)
         assert told.read_text() == "0\n"
     assert told.read_text() == "0\n"
@@ -204,7 +204,7 @@ async def test_a_command_that_did_a_part_is_told_again_what_is_meant(tmp_path: p
 
     async def until_mended() -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while actuator._repeating is not None:
+            while actuator.repeating is not None:
                 await asyncio.sleep(0.01)
 
     async with opened(actuator) as heard:

@@ -26,8 +26,6 @@ from tests.support.brokers import Mosquitto, NatsServer
 from tests.support.processes import until
 from tests.support.tcp_proxy import TcpProxy
 
-# Private: `_echo_topic`: the broker would keep this subscription.
-
 Make = Callable[..., MqttBroker]
 
 
@@ -321,6 +319,6 @@ async def test_a_persistent_session_drops_another_prefix(served: tuple[int, dict
 
 def test_a_persistent_session_has_one_echo_topic() -> None:
     """A random one would leave a subscription in the broker with each connection."""
-    kept = {MqttBroker("mqtt://h?client_id=c&session=60")._echo_topic for _ in range(3)}
-    fresh = {MqttBroker("mqtt://h?client_id=c")._echo_topic for _ in range(3)}
+    kept = {MqttBroker("mqtt://h?client_id=c&session=60").echo_topic for _ in range(3)}
+    fresh = {MqttBroker("mqtt://h?client_id=c").echo_topic for _ in range(3)}
     assert (len(kept), len(fresh)) == (1, 3)

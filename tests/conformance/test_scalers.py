@@ -31,8 +31,6 @@ from tests.support.processes import PATIENCE_S
 
 __all__ = ["units", "world"]
 
-# Private: `_queue_scaler`: the scaler pauses and does not retry.
-
 QUEUE = "billing/orders"
 
 
@@ -102,7 +100,7 @@ async def test_what_cannot_be_started_is_said_with_a_pause(world: World) -> None
 
             def failed() -> bool:
                 state = scaler.state()
-                scaled = scaler._queue_scaler
+                scaled = scaler.queue_scaler
                 said = state is not None and "no-such" in (state.failure or "")
                 return said and scaled is not None and scaled.rules.processes.retry_at is not None
 
@@ -156,6 +154,6 @@ async def test_what_others_end_is_started_anew_after_a_pause(units: OfUnits) -> 
             await until(lambda: states(scaler)() == (1, 1))
             units.systemctl.put(1, "failed", code=9)
             await until(lambda: states(scaler)() == (0, 0))
-            scaled = scaler._queue_scaler
+            scaled = scaler.queue_scaler
             assert scaled is not None and scaled.rules.processes.retry_at is not None
             await until(lambda: states(scaler)() == (1, 1))

@@ -247,7 +247,7 @@ class Inherits(WakeScheduler):
         for queue, started_at in owned.items():
             work = self.pending.by_queue[queue]
             work.owner, work.unacked, work.started_at = session.id, (), started_at
-            self._agenda.clear(("start", queue))
+            self.agenda.clear(("start", queue))
             session.unsent.pop(queue, None)
             session.queues[queue].slot = None
 

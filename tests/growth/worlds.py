@@ -25,7 +25,7 @@ from tests.exploration.cluster.world import World as Bridges
 from tests.support.bells import QUEUE, Rig
 from tests.support.growth import Work, counted
 
-# Private: `_engine`: rows inserted before the count. `_deliver`: of this room's own `Rules`.
+# Private: `_engine`: rows inserted before the count.
 
 POISON = f"{QUEUE}-poison"
 NOON = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
@@ -306,7 +306,7 @@ class Cluster:
         for number in range(count):
             event = CloudQueueWorkDetected("many", f"q{number}", 1)
             for place in range(2):
-                self.world._deliver(place, event)
+                self.world.deliver(place, event)
         for link in self.world.links.values():
             link.clear()
 
@@ -314,6 +314,6 @@ class Cluster:
         """What one bridge tells the other of a trigger, from there to the end of the work."""
         with counted() as work:
             for place in range(2):
-                self.world._deliver(place, CloudQueueWorkDetected("billing", "orders", 1))
+                self.world.deliver(place, CloudQueueWorkDetected("billing", "orders", 1))
             self.world.settle(1.0)
         return work

@@ -25,7 +25,7 @@ from tests.support.hooks import hook
 from tests.support.hooks import receiver as receiving
 from tests.support.processes import until
 
-# Private: `_broker`: subscribes to everything it sends. `_cluster`: a member that stops without a farewell.
+# Private: `_broker`: subscribes to everything it sends.
 
 __all__ = ["patient"]
 
@@ -49,7 +49,7 @@ class Member:
 
     async def kill(self) -> None:
         """Have it say and send nothing more, without a word."""
-        line = self.buses.buses["nats"]._cluster
+        line = self.buses.buses["nats"].cluster
         assert line is not None
         line.broadcast = lambda message: None  # type: ignore[method-assign]
         self.bridge.scheduler.dispatch.announcing = False

@@ -21,8 +21,6 @@ from tests.support.processes import PATIENCE_S, ROOT, environment, free_port, un
 from tests.support.web import serving
 
 pytestmark = pytest.mark.system
-# Private: `_wires`: how many wires the bridge has.
-
 QUEUE = "billing/orders"
 ALL = {"put": ["*"], "take": ["*"], "look": ["*"]}
 
@@ -123,8 +121,8 @@ async def test_a_wire_through_a_proxy(proxy: str, tmp_path: pathlib.Path) -> Non
         serving(access=watch, allowed_hosts=("127.0.0.1",)) as served,
         asyncio.timeout(PATIENCE_S),
     ):
-        assert served.server._wires is not None
-        open_here = served.server._wires.open
+        assert served.server.wires is not None
+        open_here = served.server.wires.open
         command, port = set_up(proxy, tmp_path, served.server.port)
         client: asyncio.subprocess.Process | None = None
 

@@ -22,8 +22,6 @@ from queuebell.listeners import Listener, Message
 from tests.support.brokers import NatsServer
 from tests.support.processes import until
 
-# Private: `_cluster`: a member that stops without a farewell.
-
 QUEUE = "billing/orders"
 PATIENCE_S = 60.0
 EVENT = CloudQueueWorkDetected("billing", "orders")
@@ -168,7 +166,7 @@ async def test_c1_the_first_is_gone_without_a_word_and_nothing_is_lost(tmp_path:
     """Its words no longer leave, as of one that was killed: what it was to look at the next does, after A at most."""
     async with cluster(tmp_path, ack_s=2.0) as site:
         first, second, _ = site.order()
-        line = site.buses[first].buses["nats"]._cluster
+        line = site.buses[first].buses["nats"].cluster
         assert line is not None
         line.broadcast = lambda message: None  # type: ignore[method-assign]
         site.bridges[first].scheduler.dispatch.wake_sessions = lambda *_, **__: False  # type: ignore[method-assign]

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.world import World
 
-# Private: `_queue_scaler`: the true state, for the checks.
-
 CHECK_EVERY_S: Final = 1.0
 MEMBER_EVERY_S: Final = 0.0005
 """What a word takes from a worker to its scaler, and the end of either to the other."""
@@ -324,7 +322,7 @@ class ScalerHost:
 
     @property
     def scaled(self) -> QueueScaler | None:
-        return self.scaler._queue_scaler
+        return self.scaler.queue_scaler
 
     def counting(self) -> bool:
         return self.scaled is not None and bool(self.scaled.rules.controller.receives)

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from tests.simulation.process import Host
     from tests.simulation.world import World
 
-# Private: `_queues`: the true state, for the checks.
-
 _BORN = (0, False)
 """How a queue stands that was only heard of."""
 
@@ -194,7 +192,7 @@ def _watch_turns(world: World, host: Host, boot: str, turns: Coordinator, schedu
 
 def _owed(turns: Coordinator, queue: str) -> tuple[set[Name], bool]:
     """Return the names of the marks that stand, and whether there is one without."""
-    kept = turns._queues.get(queue)
+    kept = turns.queues.get(queue)
     return (set(), False) if kept is None else (set(kept.requests.named), kept.requests.unnamed is not None)
 
 

@@ -11,7 +11,7 @@ from queuebell.listeners.scaling.actuators.base import ProcessEvents
 from queuebell.listeners.work.starter import BUSY, READY, ScalerLink, WorkerStatus
 from tests.support.processes import PATIENCE_S
 
-# Private: `_dequeues`, `_starts`: runs a worker in this process instead of another.
+# Private: `_starts`: runs a worker in this process instead of another.
 
 _numbers = itertools.count(1)
 
@@ -61,7 +61,7 @@ class Inline:
     def _start(self) -> str:
         number, worker = f"inline-{next(_numbers)}", self._make()
         link = InlineLink(lambda word: self._heard(number, word))
-        worker._starts = lambda: WorkerStatus(lambda: sum(each.held for each in worker._dequeues.values()), link)  # type: ignore[method-assign]
+        worker._starts = lambda: WorkerStatus(lambda: sum(each.held for each in worker.state().queues.values()), link)  # type: ignore[method-assign]
         running = asyncio.create_task(worker.run(), name=number)
         self._workers[number] = worker, running
         running.add_done_callback(lambda _: self._ended(number))

@@ -10,10 +10,11 @@ import pytest
 
 from queuebell.bridge.queues.embedded.committer import Call, Commit, Committer
 from queuebell.bridge.queues.embedded.engine import Engine
+from queuebell.bridge.queues.embedded.sqlite import SqliteStore
 from queuebell.bridge.queues.embedded.state import Tally
 from queuebell.bridge.queues.embedded.store import EmbeddedStore
 
-# Private: `_engine`: the engine of a store. `_due`, `_expiring`: a tally's counts, compared with the rows.
+# Private: `_engine`, `_committer`: what is beneath a store.
 
 
 def engine_of(store: EmbeddedStore) -> Engine:
@@ -23,9 +24,15 @@ def engine_of(store: EmbeddedStore) -> Engine:
     return engine
 
 
+def committer_of(store: SqliteStore) -> Committer:
+    """Return the writer of an open store, whose disk a test makes fail."""
+    assert store._committer is not None
+    return store._committer
+
+
 def counts_of(tally: Tally) -> tuple[int, dict[int, int], dict[int, int]]:
     """Return what a tally counts: the visible, and by time what becomes visible and what expires."""
-    return tally.visible, dict(tally._due.items()), dict(tally._expiring.items())
+    return tally.visible, dict(tally.due.items()), dict(tally.expiring.items())
 
 
 @contextlib.contextmanager

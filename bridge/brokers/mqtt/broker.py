@@ -58,7 +58,7 @@ class MqttBroker(BrokerConnection):
         self._tokens = (f"{made}-{number}" for number in itertools.count(1))
         # Fixed for a persistent session: otherwise each connection would leave a subscription in it.
         echo = hashlib.sha256(self._access.client_id.encode()).hexdigest()[:16] if self._access.session_s else made
-        self._echo_topic: Topic = (prefix, "echo", echo)
+        self.echo_topic: Topic = (prefix, "echo", echo)
         self._wire: MqttWire | None = None
         self._thread = 0
         self._patterns: list[tuple[Topic, OnMessage, bool]] = []
@@ -76,7 +76,7 @@ class MqttBroker(BrokerConnection):
         try:
             async with asyncio.timeout(CONNECT_S):
                 self._wire = await self._dial(last)
-                await self.subscribe(self._echo_topic, self._on_echo)
+                await self.subscribe(self.echo_topic, self._on_echo)
         except TimeoutError:
             self._give_up("no connection in time")
             raise BusUnavailable(f"{self.address}: no connection within {CONNECT_S:g} s") from None
@@ -306,7 +306,7 @@ class MqttBroker(BrokerConnection):
     def _send_to_self(self) -> bytes | None:
         self._alive()
         token = next(self._tokens).encode()
-        return token if self.publish(self._echo_topic, token) else None
+        return token if self.publish(self.echo_topic, token) else None
 
     # --- ending -----------------------------------------------------------------------------------------------------
 

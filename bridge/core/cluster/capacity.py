@@ -26,8 +26,8 @@ class CapacityReports:
         self._d = dispatch
         self._members = members
         self.reported: dict[str, Ability] = {}
-        self._reported_at: dict[str, float] = {}
-        self._full_since: dict[str, float] = {}
+        self.reported_at: dict[str, float] = {}
+        self.full_since: dict[str, float] = {}
         """Queues without room here that the peers believe to have some."""
         self._held: set[str] = set()
         """Queues whose change must be reported later."""
@@ -45,7 +45,7 @@ class CapacityReports:
         for queue in queues:
             ability = self._ability(queue)
             if self.reported.get(queue) == ability:
-                self._full_since.pop(queue, None)
+                self.full_since.pop(queue, None)
                 continue
             due_at = self._may_report_at(queue, ability, now)
             if now < due_at:
@@ -67,13 +67,13 @@ class CapacityReports:
         return self._messages(found, whole=True, asks=asks)
 
     def _report(self, found: dict[str, Ability | None], queue: str, ability: Ability | None, now: float) -> None:
-        self._full_since.pop(queue, None)
+        self.full_since.pop(queue, None)
         found[queue] = ability
         if ability is None:
             self.reported.pop(queue, None)
-            self._reported_at.pop(queue, None)
+            self.reported_at.pop(queue, None)
         else:
-            self.reported[queue], self._reported_at[queue] = ability, now
+            self.reported[queue], self.reported_at[queue] = ability, now
 
     def _messages(self, found: dict[str, Ability | None], *, whole: bool = False, asks: bool = False) -> list[Able]:
         items, messages = list(found.items()), []
@@ -87,10 +87,10 @@ class CapacityReports:
 
     def _may_report_at(self, queue: str, ability: Ability | None, now: float) -> float:
         """Return the earliest time at which a change may be reported."""
-        due_at, previous = self._reported_at.get(queue, -math.inf) + REPORT_EVERY_S, self.reported.get(queue)
+        due_at, previous = self.reported_at.get(queue, -math.inf) + REPORT_EVERY_S, self.reported.get(queue)
         if previous is not None and previous.room and ability is not None and not ability.room:
-            return max(due_at, self._full_since.setdefault(queue, now) + FULL_FOR_S)
-        self._full_since.pop(queue, None)
+            return max(due_at, self.full_since.setdefault(queue, now) + FULL_FOR_S)
+        self.full_since.pop(queue, None)
         return due_at
 
     def _ability(self, queue: str) -> Ability | None:

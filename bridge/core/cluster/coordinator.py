@@ -124,8 +124,8 @@ class Coordinator(SingleNode):
             store=store,
             webhooks=webhooks,
         )
-        self._queues: dict[str, _Queue] = {}
-        self._settled_early: OrderedDict[Name, tuple[str, float, str | None]] = OrderedDict()
+        self.queues: dict[str, _Queue] = {}
+        self.settled_early: OrderedDict[Name, tuple[str, float, str | None]] = OrderedDict()
         """Publishes that a peer settled before their trigger arrived here: queue, time and store."""
         self._abilities = CapacityReports(dispatch, self.members)
         self._without_room: OrderedDict[str, None] = OrderedDict()
@@ -135,8 +135,8 @@ class Coordinator(SingleNode):
         clock."""
         self._unread = False
         """True if the clocks could not be read at the newest event: a sleep may have gone unnoticed."""
-        self._sent_at = -math.inf
-        self._due_at: float | None = None
+        self.sent_at = -math.inf
+        self.due_at: float | None = None
         self._handover_done = False
         self._report_all = self._ask_all = False
         self.identity: Callable[[], str | None] = _unknown
@@ -168,7 +168,7 @@ class Coordinator(SingleNode):
     def begin(self, now: float) -> None:
         """Start, or restart, sending messages; what was received before proves nothing any more."""
         self.members.missed_messages()
-        self._due_at = None
+        self.due_at = None
         self._d.agenda.set(MEMBER, now)
         self._report_all = self._ask_all = True
 
@@ -246,7 +246,7 @@ class Coordinator(SingleNode):
         elif isinstance(message, Able):
             if message.asks:
                 self._report_all = True
-                self._d.agenda.set_earlier(MEMBER, max(now, self._sent_at + REPORT_EVERY_S))
+                self._d.agenda.set_earlier(MEMBER, max(now, self.sent_at + REPORT_EVERY_S))
             for queue in self.members.on_capacity(self.at(now), message):
                 self._reconsider(now, [queue])
         elif isinstance(message, Sent):
@@ -354,7 +354,7 @@ class Coordinator(SingleNode):
 
     def on_settled(self, work: PendingWork) -> None:
         """Forget a queue's requests and stop waiting."""
-        kept = self._queues.get(work.queue)
+        kept = self.queues.get(work.queue)
         if kept is not None:
             kept.requests.settle()
         self._without_room.pop(work.queue, None)
@@ -367,7 +367,7 @@ class Coordinator(SingleNode):
     def on_hello(self, work: PendingWork, now: float, store: str | None) -> bool:
         """Stop waiting when a session connects (C2); return whether the work was settled by another store (B11)."""
         self.stop_waiting(work)
-        kept = self._queues.get(work.queue)
+        kept = self.queues.get(work.queue)
         if kept is None or kept.settled_store is None or store is None or kept.settled_store == store:
             return False
         kept.settled_store = None
@@ -377,7 +377,7 @@ class Coordinator(SingleNode):
         """Report that no session here has room, and repeat it while it lasts (C3)."""
         if work.queue not in self._without_room:
             self._without_room[work.queue] = None
-            self._d.agenda.set_earlier(MEMBER, max(now, self._sent_at + REPORT_EVERY_S))
+            self._d.agenda.set_earlier(MEMBER, max(now, self.sent_at + REPORT_EVERY_S))
 
     def on_empty_receive(
         self, work: PendingWork, now: float, gen: int, after_s: float, next_visible_s: float | None
@@ -402,7 +402,7 @@ class Coordinator(SingleNode):
 
     def already_settled(self, now: float, name: Name, queue: str) -> bool:
         """Return whether a peer's empty receive covered this publish before its trigger arrived here (C4)."""
-        known = self._settled_early.pop(name, None)
+        known = self.settled_early.pop(name, None)
         if known is None or known[0] != queue or now - known[1] > EARLY_S:
             return False
         store, work = known[2], self._d.pending.find(queue)
@@ -415,7 +415,7 @@ class Coordinator(SingleNode):
 
     def forget(self, queue: str) -> None:
         """Forget a queue that PendingQueues dropped."""
-        self._queues.pop(queue, None)
+        self.queues.pop(queue, None)
         self.members.forget(queue)
         self.deferred.pop(queue, None)
         self._without_room.pop(queue, None)
@@ -436,12 +436,12 @@ class Coordinator(SingleNode):
             self._settle_by_peer(now, work, message, proven)
         for name in message.ids:
             # Named before its trigger came: its first request is settled from the start.
-            self._settled_early[name] = (message.queue, now, message.store)
-            self._settled_early.move_to_end(name)
-        while self._settled_early and (
-            len(self._settled_early) > EARLY_MAX or now - next(iter(self._settled_early.values()))[1] > EARLY_S
+            self.settled_early[name] = (message.queue, now, message.store)
+            self.settled_early.move_to_end(name)
+        while self.settled_early and (
+            len(self.settled_early) > EARLY_MAX or now - next(iter(self.settled_early.values()))[1] > EARLY_S
         ):
-            self._settled_early.popitem(last=False)
+            self.settled_early.popitem(last=False)
 
     def _proven(self, now: float, heard_by_boot: Mapping[str, tuple[int, int]], age_ms: int) -> float | None:
         """Return a time after which a peer's action, ``age_ms`` before its message, is proven; None without proof."""
@@ -510,7 +510,7 @@ class Coordinator(SingleNode):
             self._broadcast(message)
 
     def _tick_member(self, now: float) -> None:
-        if self._due_at is not None and now - self._due_at > BLOCKED_S:
+        if self.due_at is not None and now - self.due_at > BLOCKED_S:
             self.members.loop_blocked()
         for peer in self.members.gone(self.at(now)):
             self._lost(now, peer)
@@ -588,12 +588,12 @@ class Coordinator(SingleNode):
                 told=self._handover_done,
             )
         )
-        self._sent_at = now
-        self._due_at = now + MEMBER_EVERY_S
+        self.sent_at = now
+        self.due_at = now + MEMBER_EVERY_S
         silent = self.members.silent_at()
         if silent is not None:
-            self._due_at = min(self._due_at, max(now, silent + SILENT_S - (self.slept_s or 0.0)))
-        self._d.agenda.set(MEMBER, self._due_at)
+            self.due_at = min(self.due_at, max(now, silent + SILENT_S - (self.slept_s or 0.0)))
+        self._d.agenda.set(MEMBER, self.due_at)
 
     def _lacks_room(self, queue: str) -> bool:
         work = self._d.pending.find(queue)
@@ -614,9 +614,9 @@ class Coordinator(SingleNode):
         self._broadcast(report.message(self._d.boot, work.queue, self.at(now), now, self.members.heard(self.at(now))))
 
     def _queue(self, queue: str) -> _Queue:
-        kept = self._queues.get(queue)
+        kept = self.queues.get(queue)
         if kept is None:
-            kept = self._queues[queue] = _Queue(WakeRequests())
+            kept = self.queues[queue] = _Queue(WakeRequests())
         return kept
 
 

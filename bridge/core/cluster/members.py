@@ -63,10 +63,10 @@ class Members:
         """Recent departures with address, to find members that come and go under changing boots."""
         self._seq = 0
         self._sent: OrderedDict[int, float] = OrderedDict()
-        self._newest_returned: tuple[int, float] | None = None
+        self.newest_returned: tuple[int, float] | None = None
         self._returned_seq = 0
         self._duplicated_at: float | None = None
-        self._min_returned_seq = 1
+        self.min_returned_seq = 1
         self._ahead_cache: dict[str, tuple[tuple[str | None, bool, bool], int]] = {}
 
     # -- this bridge ---------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class Members:
         self._returned_seq = seq
         at = self._sent.get(seq)
         if at is not None:
-            self._newest_returned = (seq, at)
+            self.newest_returned = (seq, at)
         return True
 
     def boot_duplicated(self, now: float) -> None:
@@ -114,22 +114,18 @@ class Members:
 
     def alone(self, now: float) -> bool:
         """Return whether this bridge must act as if it had no peers."""
-        if (
-            self._newest_returned is None
-            or self._newest_returned[0] < self._min_returned_seq
-            or self.is_duplicated(now)
-        ):
+        if self.newest_returned is None or self.newest_returned[0] < self.min_returned_seq or self.is_duplicated(now):
             return True
-        return now - self._newest_returned[1] > SILENT_S
+        return now - self.newest_returned[1] > SILENT_S
 
     def loop_blocked(self) -> None:
         """Act alone after the loop was blocked, until a message sent from now on returns."""
-        self._min_returned_seq = self._seq + 1
+        self.min_returned_seq = self._seq + 1
 
     def missed_messages(self) -> None:
         """Discard known times after missed messages or a stopped clock (C4), and act alone."""
         self._sent.clear()
-        self._newest_returned = None
+        self.newest_returned = None
         self.loop_blocked()
         for peer in self.peers.values():
             peer.timed = False

@@ -62,12 +62,12 @@ class WebServer(HttpServer):
         self._streams: EventStreams | None = None
         self._feed: Feed | None = None
         self._dead_letters: DeadLetterRoutes | None = None
-        self._wires: Wires | None = None
+        self.wires: Wires | None = None
 
     async def stop(self) -> None:
         """End the event streams and wires, and the server after them."""
-        if self._wires is not None:
-            self._wires.stop()
+        if self.wires is not None:
+            self.wires.stop()
         for answers in (self._streams, self._feed):
             if answers is not None:
                 answers.close()
@@ -94,7 +94,7 @@ class WebServer(HttpServer):
         feed.add_to(routes)
         PageRoutes().add_to(routes)
         LoginRoutes(authorizer.access, self._bridge.emit).add_to(routes)
-        wires = self._wires = Wires(self._bridge, routes, authorizer, self._error_answer)
+        wires = self.wires = Wires(self._bridge, routes, authorizer, self._error_answer)
         wires.add_to(routes)
         routes.add("GET", "/openapi.json", None, self.describe)
         self._serve = routes.serve

@@ -96,7 +96,7 @@ class Committer:
     def __init__(self, engine: Engine, where: str, reserve: Reserve | None = None) -> None:
         self.engine = engine
         self.upkeep = Upkeep(engine.state)
-        self._reserve = reserve
+        self.reserve = reserve
         self._puts = (engine.put, engine.put_existing, engine.put_once)
         self._settle_asked = engine.settle
         self._receives = (engine.receive, engine.receive_stamped)
@@ -130,7 +130,7 @@ class Committer:
         """On a full disk, make space step by step and repeat the call; return its last error."""
         if isinstance(error, StoreFull) and self._restart_log():
             error = self._attempt((call,))
-        if isinstance(error, StoreFull) and self._reserve is not None and self._reserve.release():
+        if isinstance(error, StoreFull) and self.reserve is not None and self.reserve.release():
             self.upkeep.tighten(True)
             self._restart_log()
             # The released reserve is for this call.
@@ -192,9 +192,9 @@ class Committer:
 
     def _lacks_space(self) -> bool:
         """Return whether puts wait for space, after a try to reserve it again."""
-        if self._reserve is None or not self._reserve.short:
+        if self.reserve is None or not self.reserve.short:
             return False
-        if not self._reserve.hold():
+        if not self.reserve.hold():
             return True
         self.upkeep.tighten(False)
         return False
@@ -325,7 +325,7 @@ _FREED_ROWS = 1000
 _FREE_PAGES = 1024
 _VACUUM_PAGES = 64
 # Pages returned in a step on a full disk; the log has room for them and for moved pages.
-_GIVEN_BACK_PAGES = 256
+GIVEN_BACK_PAGES = 256
 _LOG_PAGES = 1000
 _KEYS = 500
 
@@ -414,9 +414,9 @@ class Upkeep:
         state = self._state
         state.freed = 0
         (free,) = state.execute("PRAGMA freelist_count").fetchone()
-        self._vacuuming = free > _GIVEN_BACK_PAGES
+        self._vacuuming = free > GIVEN_BACK_PAGES
         if free:
-            self._free(_GIVEN_BACK_PAGES)
+            self._free(GIVEN_BACK_PAGES)
         # This shrinks the file. The log keeps its length, so that deletes still work if others take the free space.
         self.checkpoint("RESTART")
 

@@ -578,24 +578,24 @@ class Tally:
     ``rose`` is set whenever ``visible`` goes from 0 to more, and is for the owner to clear.
     """
 
-    __slots__ = ("_due", "_expiring", "now", "rose", "visible")
+    __slots__ = ("due", "expiring", "now", "rose", "visible")
 
     def __init__(self, now: int) -> None:
         self.now = now
         self.visible = 0
         self.rose = False
-        self._due = EMPTY
-        self._expiring = EMPTY
+        self.due = EMPTY
+        self.expiring = EMPTY
 
     @property
     def invisible(self) -> int:
         """Messages that are leased or delayed."""
-        return self._due.total
+        return self.due.total
 
     @property
     def total(self) -> int:
         """All messages."""
-        return self.visible + self._due.total
+        return self.visible + self.due.total
 
     def add(self, vis: int, exp: int | None, count: int = 1) -> None:
         """Add messages that are visible from ``vis`` and expire at ``exp``."""
@@ -611,9 +611,9 @@ class Tally:
         if vis <= self.now:
             self.visible -= count
         else:
-            self._due.remove(vis, count)
+            self.due.remove(vis, count)
         if exp is not None:
-            self._expiring.remove(exp, count)
+            self.expiring.remove(exp, count)
 
     def move(self, old: int, new: int, count: int = 1) -> None:
         """Change when messages become visible; their expiry stays."""
@@ -622,7 +622,7 @@ class Tally:
         if old <= self.now:
             self.visible -= count
         else:
-            self._due.remove(old, count)
+            self.due.remove(old, count)
         if new <= self.now:
             self._raise(count)
         else:
@@ -630,44 +630,44 @@ class Tally:
 
     def expire_at(self, exp: int, count: int) -> None:
         """Record that ``count`` of the added messages expire at ``exp``."""
-        if self._expiring is EMPTY:
-            self._expiring = Calendar()
-        self._expiring.add(exp, count)
+        if self.expiring is EMPTY:
+            self.expiring = Calendar()
+        self.expiring.add(exp, count)
 
     def advance(self, now: int) -> None:
         """Advance to ``now``: messages whose time has come are visible. An earlier time is ignored."""
         if now <= self.now:
             return
         self.now = now
-        came_due = self._due.take_until(now)
+        came_due = self.due.take_until(now)
         if came_due:
             self._raise(came_due)
 
     def has_expired(self) -> bool:
         """Return whether messages have expired, which must be removed before counts are used."""
-        earliest = self._expiring.earliest()
+        earliest = self.expiring.earliest()
         return earliest is not None and earliest <= self.now
 
     def next_visible(self) -> int | None:
         """Return when the next invisible message becomes visible, or None."""
-        return self._due.earliest()
+        return self.due.earliest()
 
     def next_expiry(self) -> int | None:
         """Return when a message expires next, or None."""
-        return self._expiring.earliest()
+        return self.expiring.earliest()
 
     def next_change(self) -> int | None:
         """Return when a message becomes visible or expires next, or None."""
-        due = self._due.earliest()
-        expiry = self._expiring.earliest()
+        due = self.due.earliest()
+        expiry = self.expiring.earliest()
         if due is None:
             return expiry
         return due if expiry is None else min(due, expiry)
 
     def _add_due(self, at: int, count: int) -> None:
-        if self._due is EMPTY:
-            self._due = Calendar()
-        self._due.add(at, count)
+        if self.due is EMPTY:
+            self.due = Calendar()
+        self.due.add(at, count)
 
     def _raise(self, count: int) -> None:
         if not self.visible:

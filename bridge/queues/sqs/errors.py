@@ -71,8 +71,11 @@ def meaning(error: Exception, service: str) -> QueuebellError:
     return UnknownOutcome(f"{service}: no answer: {type(error).__name__}")
 
 
-def queue_meaning(error: Exception, *, accepted_before: bool) -> QueuebellError:
-    """Return the store error for an error of SQS; ``accepted_before`` if it has accepted a call before."""
+def queue_meaning(error: Exception, what: str, *, accepted_before: bool) -> QueuebellError:
+    """Return the store error for an error of SQS.
+
+    ``what`` is the action and its queue; ``accepted_before``: the service has accepted a call before.
+    """
     code, general = code_of(error), meaning(error, "sqs")
     if code in _NO_QUEUE:
         return QueueNotFound("sqs: there is no such queue")
@@ -86,4 +89,4 @@ def queue_meaning(error: Exception, *, accepted_before: bool) -> QueuebellError:
         return wrong(
             f"sqs: the service rejects the credentials: {code}; check the access key, its secret and its token"
         )
-    return StoreError(f"{general}. Check credentials and policy")
+    return StoreError(f"{general}. Check credentials and policy for {what}")

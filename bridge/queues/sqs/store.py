@@ -311,7 +311,9 @@ class SqsStore(CheckedStore):
             self._check_open()
             if code_of(error) == OVER_LIMIT:
                 raise _OverLimit("sqs: too many messages are leased; delete or release some") from error
-            raise queue_meaning(error, accepted_before=self._accepted) from error
+            action = "sqs:" + operation.title().replace("_", "").removesuffix("Batch")
+            queue = asked.get("QueueName") or str(asked.get("QueueUrl", "")).rpartition("/")[2]
+            raise queue_meaning(error, f"{action} {queue}".rstrip(), accepted_before=self._accepted) from error
         except RuntimeError as error:
             self._check_open()  # aiohttp raises this if it is closed during a call
             raise UnknownOutcome("sqs: the connection was lost during a call") from error

@@ -55,7 +55,7 @@ class CommandActuator:
         self._turn = asyncio.Lock()
         self._events: ProcessEvents | None = None
         self._closed = False
-        self._repeating: asyncio.Task[None] | None = None
+        self.repeating: asyncio.Task[None] | None = None
         """Repeats a failed call."""
 
     def __str__(self) -> str:
@@ -107,7 +107,7 @@ class CommandActuator:
         if self._closed:
             return
         self._closed = True
-        repeating, self._repeating = self._repeating, None
+        repeating, self.repeating = self.repeating, None
         if repeating is not None:
             repeating.cancel()
             await asyncio.wait([repeating])
@@ -123,8 +123,8 @@ class CommandActuator:
 
     def _repeat(self) -> None:
         """Call the command soon with the wanted number: how many run is unknown."""
-        if self._repeating is None and not self._closed:
-            self._repeating = asyncio.create_task(self._until_confirmed(), name=f"mend[{self._command[0]}]")
+        if self.repeating is None and not self._closed:
+            self.repeating = asyncio.create_task(self._until_confirmed(), name=f"mend[{self._command[0]}]")
 
     async def _until_confirmed(self) -> None:
         pause, failures = self._again_s, RepeatedFailure()
@@ -139,7 +139,7 @@ class CommandActuator:
                 except StartFailed as failed:
                     if failures.failed(asyncio.get_running_loop().time()):
                         log.error("it is unknown how many workers run: %s; the command is called again", failed)
-        self._repeating = None
+        self.repeating = None
 
     def _ended(self, ids: list[str]) -> None:
         self._ids = [number for number in self._ids if number not in ids]

@@ -47,8 +47,7 @@ from tests.support.access import written
 from tests.support.processes import environment
 from tests.support.web import Served, serving
 
-# Private: `_send_call`, `_transport`: where a wire is cut; `_wires`, `_calls`: what the bridge has open; `_BINARY`: its
-# frames; `_of_loops`, `_timer`, `_then`: what the client has open and waits for.
+# Private: `_send_call`, `_transport`: where a wire is cut; `_BINARY`: its frames; `_of_loops`: what the client keeps.
 
 QUEUE = "billing/orders"
 PATIENCE_S = 60
@@ -58,8 +57,8 @@ HELLO = Hello("a" * 32, "test", [])
 
 def open_at(served: Served) -> int:
     """Return how many wires the bridge has."""
-    assert served.server._wires is not None
-    return len(served.server._wires.open)
+    assert served.server.wires is not None
+    return len(served.server.wires.open)
 
 
 async def until(true: Callable[[], bool], served: Served) -> None:
@@ -111,8 +110,8 @@ async def test_closing_fails_the_calls_of_ones_own(served: Served, monkeypatch: 
     one, two = HttpStore(served.server.url), HttpStore(served.server.url)
     await one.put(QUEUE, [b"x"])
     calls = [asyncio.create_task(store.receive(QUEUE), name="receive") for store in (one, two)]
-    (end,) = served.server._wires.open  # type: ignore[union-attr]
-    await until(lambda: len(end._calls) == 2, served)
+    (end,) = served.server.wires.open  # type: ignore[union-attr]
+    await until(lambda: len(end.calls) == 2, served)
     await one.close()
     with pytest.raises(Closed):
         await calls[0]
@@ -130,8 +129,8 @@ async def test_a_window_of_calls_and_settlements_before_it(served: Served, monke
 
     async def receive(*given: Any, **options: Any) -> Any:
         nonlocal most
-        (end,) = served.server._wires.open  # type: ignore[union-attr]
-        most = max(most, len(end._calls))
+        (end,) = served.server.wires.open  # type: ignore[union-attr]
+        most = max(most, len(end.calls))
         await go.wait()
         return await real(*given, **options)
 
@@ -139,12 +138,12 @@ async def test_a_window_of_calls_and_settlements_before_it(served: Served, monke
     async with HttpStore(served.server.url) as store:
         (receipt,) = await store.put(QUEUE, [b"x"])
         calls = [asyncio.create_task(store.receive(QUEUE), name="receive") for _ in range(3 * WINDOW)]
-        (end,) = served.server._wires.open  # type: ignore[union-attr]
-        await until(lambda: len(end._calls) == WINDOW, served)
+        (end,) = served.server.wires.open  # type: ignore[union-attr]
+        await until(lambda: len(end.calls) == WINDOW, served)
         cancelled = calls.pop()
         cancelled.cancel()
         settled = await store.settle(QUEUE, Settlement(delete=[Claim(receipt.id, receipt.pop_receipt)]))
-        assert settled.delete[0].ok and len(end._calls) == WINDOW
+        assert settled.delete[0].ok and len(end.calls) == WINDOW
         go.set()
         await asyncio.gather(*calls)
         assert most <= WINDOW and cancelled.cancelled()
@@ -442,9 +441,9 @@ async def test_calls_that_wait_in_vain_end_and_cost_nothing_more() -> None:
         await asyncio.sleep(0)
         with pytest.raises(StoreUnavailable):
             await short.put(QUEUE, [b"x"])
-        (wire,) = wires._of_loops[asyncio.get_running_loop()].open.values()
-        assert wire._timer is not None and wire._timer.when() > asyncio.get_running_loop().time() + 1
-        assert not wire._then
+        loop = asyncio.get_running_loop()
+        timers = [each for each in loop._scheduled if not each.cancelled()]  # type: ignore[attr-defined]
+        assert timers and min(each.when() for each in timers) > loop.time() + 1
         await store.close()
         told = await asyncio.gather(*calls, return_exceptions=True)
         assert {type(each) for each in told} == {Closed}

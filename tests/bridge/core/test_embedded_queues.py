@@ -21,8 +21,6 @@ from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.bridge.observe.facts import AuditFound, HandedBack
 from tests.support.bells import BOOT, QUEUE, Rig
 
-# Private: `_agenda`: the sweep is due, without an hour of frames.
-
 
 def message(name: str) -> CarriedMessage:
     """Return a message as a wake carries it."""
@@ -281,4 +279,4 @@ def test_a_queue_of_whom_says_own_is_swept_and_its_dead_man_told_the_truth() -> 
     rig.say(session, ListenerHeartbeat(7, {QUEUE: QueueBeat()}))
     (beat,) = [frame for frame in rig.frames[session] if isinstance(frame, BridgeHeartbeat)]
     assert beat.queues[QUEUE].covered_age_ms == 40_000
-    assert rig.scheduler._agenda.when(("sweep", QUEUE)) is not None
+    assert rig.scheduler.agenda.when(("sweep", QUEUE)) is not None

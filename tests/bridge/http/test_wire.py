@@ -108,7 +108,7 @@ def test_a_frame_names_its_size_in_the_shortest_form(size: int, head: bytes) -> 
     assert ws_frame(b"x" * size) == head + b"x" * size
 
 
-# Private: `_wires`, `_calls`, `_waiting`, `_last`, `_settle_bytes`: how far the bridge has got; `_response`: bytes that
+# Private: `_last`, `_settle_bytes`: how far the bridge has got; `_response`: bytes that
 # the client library would not send.
 
 QUEUE = "/v1/queues/billing/orders"
@@ -402,9 +402,9 @@ async def stalled(served: Served) -> AsyncIterator[tuple[Client, wires.Wire]]:
         assert (await shaken(client)).status == 101
         for number in range(1, 9):
             await client.send(frame(encode_call(number, "GET", f"{QUEUE}/peek", b""), FINAL | BINARY))
-        (end,) = served.server._wires.open  # type: ignore[union-attr]
+        (end,) = served.server.wires.open  # type: ignore[union-attr]
         async with asyncio.timeout(PATIENCE_S):
-            while end.writable() or end._calls:
+            while end.writable() or end.calls:
                 assert (await served.ask("GET", "/livez")).status == 200
         yield client, end
 
@@ -419,7 +419,7 @@ async def test_calls_wait_while_answers_are_not_read(served: Served, monkeypatch
         async with asyncio.timeout(PATIENCE_S):
             while end._last < 10 or end._settle_bytes:
                 assert (await served.ask("GET", "/livez")).status == 200
-        assert [call.n for call in end._waiting] == [9]
+        assert [call.n for call in end.waiting] == [9]
         answered = []
         async with asyncio.timeout(PATIENCE_S):
             while len(answered) < 10:
@@ -610,7 +610,7 @@ async def test_a_peer_that_reads_nothing_is_cut_off(served: Served, monkeypatch:
     await served.bridge.store.put("billing/orders", [NewMessage(b"x")])
     async with served.client(limit=1000) as client:
         assert (await shaken(client)).status == 101
-        (end,) = served.server._wires.open  # type: ignore[union-attr]
+        (end,) = served.server.wires.open  # type: ignore[union-attr]
         number = 0
         async with asyncio.timeout(PATIENCE_S):
             while not end.connection.transport.is_closing():
@@ -628,7 +628,7 @@ async def test_what_waits_when_a_wire_is_closed_is_not_done(served: Served, monk
         put = frame(encode_call(9, "PUT", "/v1/queues/a/late/messages/k", b"x", "text/plain"), FINAL | BINARY)
         await client.send(put)
         async with asyncio.timeout(PATIENCE_S):
-            while not end._waiting:
+            while not end.waiting:
                 assert (await served.ask("GET", "/livez")).status == 200
         end.close(4401, "the key was revoked or has expired")
         assert await client.rest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Self, cast
 
@@ -29,9 +30,6 @@ from tests.listeners.rig import Store
 from tests.support.ear import Ear
 from tests.support.memory_broker import MemoryServer
 from tests.support.sim_loop import pass_time, simulated
-
-# Private: `_agenda`, `_of_queue`, `_targets`: released memory, visible nowhere else.
-
 
 QUEUE = "billing/orders"
 TARGET = Target(QUEUE)
@@ -216,7 +214,9 @@ async def test_a_thousand_streams_of_an_idle_own_queue_cost_no_count_and_one_tim
         for told in streams:
             await told.end()
         assert world.watching.streams() == []
-        assert not world.watching._targets and not world.watching._of_queue and world.watching._agenda.next() is None
+        del streams, told
+        gc.collect()
+        assert not [each for each in gc.get_objects() if isinstance(each, Stream)]
 
 
 @simulated

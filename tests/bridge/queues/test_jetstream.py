@@ -34,6 +34,7 @@ from queuebell.bridge.queues.jetstream.api import (
     ConsumerGone,
     ConsumerState,
     Delivery,
+    JetStreamApi,
     Names,
     Refusal,
     Taken,
@@ -45,7 +46,7 @@ from queuebell.bridge.queues.jetstream.wire import Answers
 from tests.support.brokers import NatsServer, nats_that_says
 from tests.support.processes import PATIENCE_S
 
-# Private: `_api`, `_pull`, `_wire`: replaced by a server that is silent, late or wrong.
+# Private: `_pull`, `_wire`: replaced by a server that is silent, late or wrong.
 # `_checked_streams`: the streams that a store has checked.
 
 QUEUE = "shop/orders"
@@ -88,10 +89,10 @@ async def remove_consumer(server: NatsServer) -> None:
     await client.close()
 
 
-async def ack_wait(store: JetStreamStore) -> float:
+async def ack_wait(server: NatsServer) -> float:
     """How long leases last, as the server has it."""
-    state = await store._api.consumer(NAMES)
-    return state.ack_wait_s
+    told = await ask(server, f"CONSUMER.INFO.{NAMES.stream}.{NAMES.consumer}")
+    return float(told["config"]["ack_wait"]) / 1e9
 
 
 def test_acknowledgements_are_read() -> None:
@@ -211,10 +212,10 @@ class TestJetStream:
         await consume(server, max_ack_pending=2)
         await store.receive(QUEUE, 1, LONG)
 
-        async def fails(_: Names) -> ConsumerState:
+        async def fails(*_: object) -> ConsumerState:
             raise StoreUnavailable("no leader")
 
-        monkeypatch.setattr(store._api, "consumer", fails)
+        monkeypatch.setattr(JetStreamApi, "consumer", fails)
         received = await store.receive(QUEUE, 5, LONG)
         assert ([message.body for message in received.messages], received.blocked) == ([b"1"], True)
 
@@ -224,11 +225,11 @@ class TestJetStream:
         await store.receive(QUEUE, 1, LONG)
         asked: list[Names] = []
 
-        async def silent(names: Names) -> ConsumerState:
+        async def silent(_: JetStreamApi, names: Names) -> ConsumerState:
             asked.append(names)
             return await asyncio.get_running_loop().create_future()
 
-        monkeypatch.setattr(store._api, "consumer", silent)
+        monkeypatch.setattr(JetStreamApi, "consumer", silent)
         monkeypatch.setattr(jetstream_leases, "REFRESH_S", 0.0)
         monkeypatch.setattr(jetstream_leases, "REFRESH_TIMEOUT_S", 0.01)
         for _ in range(2):
@@ -245,7 +246,7 @@ class TestJetStream:
         await store.receive(QUEUE, 1, 2.0)
         await remove_consumer(server)
         assert [message.body for message in (await store.receive(QUEUE, 1, lease_s)).messages] == [b"one"]
-        assert await ack_wait(store) == lease_s
+        assert await ack_wait(server) == lease_s
 
     @pytest.mark.parametrize("what", ["consumer", "stream"])
     @pytest.mark.parametrize("due", [False, True])

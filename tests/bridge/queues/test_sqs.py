@@ -36,8 +36,6 @@ from queuebell.bridge.queues.sqs.store import IN_FLIGHT_MAX, SqsAddress, SqsStor
 from tests.bridge.queues.scripted_server import ScriptedServer
 from tests.support.moto import KEYS, give_keys
 
-# Private: `_urls`: the queues that a store has looked up.
-
 QUEUE = "shop/orders"
 ACCOUNT = "sqs://eu-central-1?account=shop"
 
@@ -109,8 +107,8 @@ def test_addresses_that_are_none(url: str, says: str) -> None:
         *(("Any", status, StoreUnavailable, "temporarily unavailable: Any") for status in (429, 503)),
         ("", 503, StoreUnavailable, "temporarily unavailable: 503"),
         *(("Any", status, UnknownOutcome, "the service failed: Any") for status in (500, 599)),
-        ("Any", 499, StoreError, "rejected: Any; nothing was changed. Check credentials and policy"),
-        ("", 400, StoreError, "rejected: 400; nothing was changed. Check credentials and policy"),
+        ("Any", 499, StoreError, "rejected: Any; nothing was changed. Check credentials and policy for sqs:X orders"),
+        ("", 400, StoreError, "rejected: 400; nothing was changed. Check credentials and policy for sqs:X orders"),
         (
             "ExpiredToken", 403, ConfigurationError,
             "the service rejects the credentials: ExpiredToken; check the access key, its secret and its token",
@@ -120,7 +118,7 @@ def test_addresses_that_are_none(url: str, says: str) -> None:
 def test_what_an_error_means(code: str, status: int, kind: type[QueuebellError], said: str) -> None:
     """Its class says whether another try is worth it, and its text what the service said."""
     answer = {"Error": {"Code": code, "Message": "x"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    error = queue_meaning(ClientError(answer, "ReceiveMessage"), accepted_before=False)
+    error = queue_meaning(ClientError(answer, "ReceiveMessage"), "sqs:X orders", accepted_before=False)
     assert (type(error), str(error)) == (kind, f"sqs: {said}")
 
 
@@ -167,10 +165,20 @@ class TestRequests:
     async def test_two_calls_of_a_queue_that_is_gone(self) -> None:
         """Each is told so, and the next call asks where the queue is."""
         async with service(PurgeQueue=lambda _: told("QueueDoesNotExist")) as server, store_at(server) as store:
-            store._urls["shop-orders"] = f"{server.url}/1/shop-orders"
             found = await asyncio.gather(store.clear(QUEUE), store.clear(QUEUE), return_exceptions=True)
             assert [type(one) for one in found] == [QueueNotFound] * 2
-            assert store._urls == {}
+            server.asked.clear()
+            with pytest.raises(QueueNotFound):
+                await store.clear(QUEUE)
+            assert server.asked == [("POST", "GetQueueUrl"), ("POST", "PurgeQueue")]
+
+    async def test_what_a_policy_lacks_is_named(self) -> None:
+        """The action as a policy writes it, and the queue as SQS calls it."""
+        for refused, action in (("GetQueueUrl", "GetQueueUrl"), ("DeleteMessageBatch", "DeleteMessage")):
+            answers = {refused: lambda _: told("AccessDenied", 403)}
+            async with service(**answers) as server, store_at(server) as store:
+                with pytest.raises(StoreError, match=f"policy for sqs:{action} shop-orders$"):
+                    await store.settle(QUEUE, Settlement(delete=[Claim("1", "r")]))
 
     async def test_over_the_limit_is_blocked(self) -> None:
         """At the limit of leased messages an answer proves nothing, be the limit told as an error or counted (L8)."""

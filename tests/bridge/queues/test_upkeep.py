@@ -57,7 +57,7 @@ class File:
         self.keys.due = None
 
 
-@pytest.mark.parametrize("free", [1, committer._GIVEN_BACK_PAGES, committer._GIVEN_BACK_PAGES + 1, 5000])
+@pytest.mark.parametrize("free", [1, committer.GIVEN_BACK_PAGES, committer.GIVEN_BACK_PAGES + 1, 5000])
 def test_on_a_full_disk_all_that_is_free_goes_back_at_once(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also what was freed before, and what one row freed; afterwards the file keeps its free pages again."""
     monkeypatch.setattr(committer, "limit_log", lambda connection, tight: None)
@@ -69,7 +69,7 @@ def test_on_a_full_disk_all_that_is_free_goes_back_at_once(free: int, monkeypatc
         upkeep.tidy()
         steps += 1
         assert steps < 1000
-    assert file.free == 0 and steps == -(-free // committer._GIVEN_BACK_PAGES)
+    assert file.free == 0 and steps == -(-free // committer.GIVEN_BACK_PAGES)
     assert set(file.checkpoints) == {"RESTART"}
     file.free = 3
     file.freed = 1

@@ -24,9 +24,7 @@ from queuebell.bridge.queues.embedded.committer import Call, Commit, Committer
 from queuebell.bridge.queues.embedded.engine import Engine
 from queuebell.bridge.queues.embedded.file import Reserve, open_memory
 from queuebell.bridge.queues.embedded.sqlite import SqliteStore
-from tests.support.writers import engine_of
-
-# Private: `_committer`, `_reserve`: the test makes the disk fail there.
+from tests.support.writers import committer_of, engine_of
 
 Q = "billing/orders"
 
@@ -58,15 +56,15 @@ async def test_a_disk_that_goes_away_while_room_is_short_does_not_end_the_writer
 ) -> None:
     """Neither where the reserve is looked for, nor where a step of tidying fails otherwise; both are reported."""
     await store.put(Q, [NewMessage(b"x")])
-    committer = store._committer
-    assert committer is not None and committer._reserve is not None
+    committer = committer_of(store)
+    assert committer.reserve is not None
     stale = OSError(errno.ESTALE, "Stale file handle")
     monkeypatch.setattr(Path, "exists", Breaks(Path.exists, stale, 1_000))
-    committer._reserve.short = True
+    committer.reserve.short = True
     committer.tidy()
-    assert committer._reserve.short is True
+    assert committer.reserve.short is True
     monkeypatch.undo()
-    committer._reserve.short = False
+    committer.reserve.short = False
     monkeypatch.setattr(committer.upkeep, "tidy", Breaks(committer.upkeep.tidy, stale))
     committer.tidy()
     assert "tidying failed (OSError: [Errno 116] Stale file handle); messages are safe" in str(store.failure())
@@ -82,8 +80,7 @@ async def test_what_breaks_the_writer_costs_the_calls_in_hand_and_is_reported(
     """Those in hand are answered, readiness fails until the next commit, and calls that come later are carried out."""
     monkeypatch.setattr(sqlite, "_BROKEN_PAUSE_S", 0.0)
     await store.put(Q, [NewMessage(b"x")])
-    committer = store._committer
-    assert committer is not None
+    committer = committer_of(store)
     if where == "untidy":
         monkeypatch.setattr(type(committer), "untidy", property(Breaks(lambda _: False, RuntimeError("a defect"))))
         await store.put(Q, [NewMessage(b"y")])

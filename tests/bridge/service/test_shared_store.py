@@ -29,8 +29,6 @@ from tests.support.processes import PATIENCE_S, until
 from tests.support.sim_loop import pass_time, simulated
 from tests.support.web import Served, serving
 
-# Private: `_dequeues`, `_agenda`: what a worker assumes about its store, visible only in missing requests.
-
 QUEUE = "billing/orders"
 
 
@@ -109,10 +107,8 @@ async def test_a_worker_takes_its_queue_for_one_elsewhere() -> None:
             (seat,) = work.sessions
             assert (seat.own, seat.accepts, seat.store) == (False, False, engine.fingerprint(QUEUE))
             assert not work.sessions.any_own
-            (dequeue,) = listener._dequeues.values()
-            assert not dequeue.controller.own
             await until(lambda: work.found_empty_at is not None and not work.dirty, "an empty receive covers")
-            assert ("sweep", QUEUE) in front.bridge.scheduler._agenda
+            assert ("sweep", QUEUE) in front.bridge.scheduler.agenda
         finally:
             await listener.stop()
             await running

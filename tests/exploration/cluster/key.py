@@ -22,8 +22,7 @@ from queuebell.bridge.core.sessions import Session, SessionQueue
 from tests.exploration.cluster.world import ANYWHERE, QUEUE, SILENT, World
 from tests.exploration.key import Keys
 
-# Private: `_due_at`, `_duplicates`, `_full_since`, `_min_returned_seq`, `_newest_returned`, `_queues`, `_reported_at`,
-# `_seen`, `_sent_at`, `_settled_early`, `_turns`: two states are equal only if all fields of the rules are.
+# Private: `_duplicates`, `_seen`: two states are equal only if all fields of the rules are.
 
 START_ACK_S = SILENT.start_ack_s
 OLD_S = -12.0
@@ -47,11 +46,11 @@ class _BridgeKeys(Keys):
                 self._worker(worker)
 
     def _marks(self, world: World) -> WakeRequests | None:
-        kept = world._turns(self._place)._queues.get(QUEUE)
+        kept = world.turns(self._place).queues.get(QUEUE)
         return None if kept is None else kept.requests
 
     def _time(self, at: float | None) -> None:
-        super()._time(None if at is None else max(self._world._real(self._place, at), self._now + OLD_S))
+        super()._time(None if at is None else max(self._world.real(self._place, at), self._now + OLD_S))
 
     def _moment(self, at: float | None) -> None:
         self._out.append(None if at is None else round(max(at, self._floor) - self._now, 3))
@@ -108,29 +107,27 @@ class _BridgeKeys(Keys):
                 self._out.append(name)
                 self._gen(gen)
         elif isinstance(thing, Members):
-            heard = thing._newest_returned
-            self._out.append(heard is None or heard[0] < thing._min_returned_seq)
+            heard = thing.newest_returned
+            self._out.append(heard is None or heard[0] < thing.min_returned_seq)
             self._out.append(None if heard is None else round(max(heard[1] - now, -SILENT_S - 0.5), 3))
         elif isinstance(thing, Peer):
             origin = next((b for b in range(2) if self._world.bells[b].boot == thing.boot), None)
-            sent = None if origin is None else self._world._turns(origin).members.sent_at(thing.member.seq)
+            sent = None if origin is None else self._world.turns(origin).members.sent_at(thing.member.seq)
             self._out += [thing.member.leaving, None if sent is None else round(max(sent - now, -SILENT_S), 3)]
             for queue, (until, v) in sorted(thing.possible_leases.items()):
                 if until > now:
                     self._out += [queue, round(until - now, 3), v]
         elif isinstance(thing, CapacityReports):
-            for at in thing._reported_at.values():
+            for at in thing.reported_at.values():
                 self._since(at, -REPORT_EVERY_S)
-            for at in thing._full_since.values():
+            for at in thing.full_since.values():
                 self._since(at, -FULL_FOR_S)
         elif isinstance(thing, Coordinator):
-            self._since(thing._sent_at, -REPORT_EVERY_S)
-            self._out.append(
-                None if thing._due_at is None else round(thing._due_at - self._world.clock(self._place), 3)
-            )
+            self._since(thing.sent_at, -REPORT_EVERY_S)
+            self._out.append(None if thing.due_at is None else round(thing.due_at - self._world.clock(self._place), 3))
             for name in self._names():
-                known = thing._settled_early.get(name)
-                self._out.append(known is not None and now - self._world._real(self._place, known[1]) <= EARLY_S)
+                known = thing.settled_early.get(name)
+                self._out.append(known is not None and now - self._world.real(self._place, known[1]) <= EARLY_S)
                 self._out.append(name in self._bell._duplicates._seen)
 
     def _names(self) -> list[tuple[str, str]]:
@@ -149,7 +146,7 @@ def key(world: World) -> Hashable:
     marks = [
         moment
         for entry in {0, 1} - world.down
-        for kept in world._turns(entry)._queues.values()
+        for kept in world.turns(entry).queues.values()
         if (moment := kept.requests.oldest()) is not None
     ]
     floor = max(min([*marks, now]) - 0.1, now + OLD_S)
@@ -187,7 +184,7 @@ def _word(world: World, target: int, what: Any, floor: float) -> Hashable:
         proven = None
         heard = what.heard.get(world.bells[target].boot)
         if heard is not None and what.begun_age_ms is not None and heard[1] <= SINCE_MAX_MS:
-            sent = world._turns(target).members.sent_at(heard[0])
+            sent = world.turns(target).members.sent_at(heard[0])
             proven = None if sent is None else proven_until(sent, heard[1], what.begun_age_ms)
         moment = None if proven is None else round(max(proven, floor) - world.now, 3)
         return (what.boot, what.store, moment, what.ids, what.next_visible_in_ms)

@@ -29,9 +29,9 @@ class _Planted(Coordinator):
         self.members = self.kind(self.members.boot)
 
     def _queue(self, queue: str) -> _Queue:
-        kept = self._queues.get(queue)
+        kept = self.queues.get(queue)
         if kept is None:
-            kept = self._queues[queue] = _Queue(self.marks())
+            kept = self.queues[queue] = _Queue(self.marks())
         return kept
 
 

@@ -108,7 +108,7 @@ class World:
         for entry in range(2):
             self.bells.append(self._boot(entry))
         for entry in range(2):
-            self._turns(entry).begin(self.clock(entry))
+            self.turns(entry).begin(self.clock(entry))
             self.drive(entry)
         self.workers = [Worker(number, home) for number, home in enumerate(plan.workers)]
         for worker in self.workers:
@@ -125,7 +125,7 @@ class World:
         """Return the time by a bridge's clock, which stands still while its machine sleeps."""
         return self.now - self.slept[entry]
 
-    def _real(self, entry: int, at: float) -> float:
+    def real(self, entry: int, at: float) -> float:
         return at + self.slept[entry]
 
     def _boot(self, entry: int) -> WakeScheduler:
@@ -192,24 +192,24 @@ class World:
             worker.gen, worker.learned = gen, self.now
         self._look(worker)
 
-    def _deliver(self, entry: int, what: ClusterMessage | CloudQueueWorkDetected) -> None:
+    def deliver(self, entry: int, what: ClusterMessage | CloudQueueWorkDetected) -> None:
         scheduler, now = self.bells[entry], self.clock(entry)
         work = scheduler.pending.find(QUEUE)
         before = None if work is None else work.found_empty_at
         if isinstance(what, CloudQueueWorkDetected):
             scheduler.trigger(now, what, "nats", shared=True)
         else:
-            self._turns(entry).on_message(now, what)
+            self.turns(entry).on_message(now, what)
         self.drive(entry)
         work = scheduler.pending.find(QUEUE)
         found = None if work is None else work.found_empty_at
         if not self.begun or not self.plan.coverage or not isinstance(what, Covered) or found in (None, before):
             return
         # C5: the sweep counts from there.
-        if self._real(entry, found) > self.began + 1e-6:
+        if self.real(entry, found) > self.began + 1e-6:
             raise Violation("C5", "a cover of a peer is taken for younger than the receive")
 
-    def _turns(self, entry: int) -> Coordinator:
+    def turns(self, entry: int) -> Coordinator:
         turns = self.bells[entry].dispatch.coordinator
         assert isinstance(turns, Coordinator)
         return turns
@@ -222,7 +222,7 @@ class World:
                 while link and (source == target or target in self.down or isinstance(link[0], self.plan.prompt)):
                     what = link.pop(0)
                     if target not in self.down and (source, target) not in self.deaf:
-                        self._deliver(target, what)
+                        self.deliver(target, what)
                     moved = True
             for worker in self.workers:
                 while worker.alive and worker.inbox and not self.plan.slow_wakes:
@@ -392,7 +392,7 @@ class World:
     def _do_hear(self, at: int) -> None:
         source, target, what = self._pop(at)
         if (source, target) not in self.deaf:
-            self._deliver(target, what)
+            self.deliver(target, what)
 
     def _do_lose(self, at: int) -> None:
         self._pop(at)
@@ -407,12 +407,12 @@ class World:
     def _do_repeat(self, at: int) -> None:
         source, target, word = self._pop(at)
         self.late_words.append((source, target, word))
-        self._deliver(target, word)
+        self.deliver(target, word)
 
     def _do_come_late(self, number: int) -> None:
         source, target, word = self.late_words.pop(number)
         if target not in self.down and (source, target) not in self.deaf:
-            self._deliver(target, word)
+            self.deliver(target, word)
 
     def _do_up(self, number: int) -> None:
         worker = self.workers[number]
@@ -445,7 +445,7 @@ class World:
 
     def _do_crash_bridge(self, entry: int) -> None:
         self.bells[entry] = self._boot(entry)
-        self._turns(entry).begin(self.clock(entry))
+        self.turns(entry).begin(self.clock(entry))
         self.drive(entry)
         self.bells[entry].gap(self.clock(entry))
         self.drive(entry)
@@ -462,7 +462,7 @@ class World:
 
     def _do_leave(self, entry: int) -> None:
         self.leaving.add(entry)
-        self._turns(entry).leave(self.clock(entry))
+        self.turns(entry).leave(self.clock(entry))
         if self.plan.timers_first:
             self._bequeath(entry)
         self.drive(entry)
@@ -481,10 +481,10 @@ class World:
         self._unseat(entry, 1 - entry)
 
     def _bequeath(self, entry: int) -> None:
-        for number, event in enumerate(self._turns(entry).handover(self.clock(entry))):
+        for number, event in enumerate(self.turns(entry).handover(self.clock(entry))):
             named = msgspec.structs.replace(event, id=f"{number}", source=self.bells[entry].boot)
             self.links[ANYWHERE, 1 - entry].append(named)
-        self._turns(entry).handed_over(self.clock(entry))
+        self.turns(entry).handed_over(self.clock(entry))
         self.drive(entry)
 
     def _do_deafen(self, at: int) -> None:
@@ -497,7 +497,7 @@ class World:
     def _do_suspend(self, entry: int) -> None:
         self.now += 1.0
         self.slept[entry] += 1.0
-        self._turns(entry).watch((0.0, self.slept[entry]), there=True)
+        self.turns(entry).watch((0.0, self.slept[entry]), there=True)
         self.pass_time(self.now)
 
     def _do_tick(self, _: int) -> None:
@@ -505,7 +505,7 @@ class World:
 
     def deadline(self) -> float | None:
         times = [
-            self._real(entry, at)
+            self.real(entry, at)
             for entry, scheduler in enumerate(self.bells)
             if entry not in self.down and (at := scheduler.deadline()) is not None
         ]

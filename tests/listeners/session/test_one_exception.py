@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -12,13 +12,11 @@ from queuebell.bridge.observe import instruments
 from queuebell.bridge.service.bridge import Bridge
 from queuebell.listeners import Message
 from queuebell.listeners.session.websocket import WebSocketChannel
-from queuebell.listeners.wake.table import Mode
 from queuebell.listeners.work.dequeue import Dequeue
+from queuebell.listeners.work.events import ListenerEvents
 from tests.listeners.rig import QUEUE, Store, listening, settled
 from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
-
-# Private: `_consumed`, `_dequeues`, `_duration`, `_events`: the test plants one exception there.
 
 
 def fails(*_: object, **__: object) -> NoReturn:
@@ -43,15 +41,20 @@ async def test_an_api_key_that_raises_is_a_way_that_is_not_there() -> None:
     await channel.close()
 
 
-@pytest.mark.parametrize("part", ["took", "answered"])
+@pytest.mark.parametrize("part", ["took", "store_answered"])
 @simulated
-async def test_what_hears_of_a_receive_and_raises_keeps_no_message(part: str) -> None:
+async def test_what_hears_of_a_receive_and_raises_keeps_no_message(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The messages that were received are handled, and the next receive begins."""
+
+    class Failing(ListenerEvents):
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            setattr(self, part, fails)
+
+    monkeypatch.setattr("queuebell.listeners.listener.ListenerEvents", Failing)
     store, bridge = Store(), FakeBridge()
     async with listening(store, nothing, bridge=bridge) as listener:
         await bridge.until(ListenerHeartbeat)
-        (dequeue,) = listener._dequeues.values()
-        setattr(dequeue._events, part, fails)
         for count in (1, 2):
             await store.fill(b"a")
             bridge.wake(QUEUE)
@@ -65,9 +68,13 @@ async def test_a_meter_that_raises_fails_no_message(monkeypatch: pytest.MonkeyPa
     class Meter:
         add = record = staticmethod(fails)
 
-    measuring = object.__new__(instruments.Instruments)
-    measuring._consumed = measuring._duration = Meter()  # type: ignore[assignment]
-    monkeypatch.setattr(instruments, "on", measuring)
+        def create_counter(self, *_: object, **__: object) -> Meter:
+            return self
+
+        create_histogram = create_counter
+
+    monkeypatch.setattr("opentelemetry.metrics.get_meter", lambda *_, **__: Meter())
+    monkeypatch.setattr(instruments, "on", instruments.Instruments())
     store, bridge = Store(), FakeBridge()
     async with listening(store, nothing, bridge=bridge) as listener:
         await bridge.until(ListenerHeartbeat)
@@ -92,5 +99,6 @@ async def test_one_queue_that_raises_at_a_welcome_keeps_no_other_from_it(monkeyp
         listening(bridge, nothing, ["billing/first", "billing/second"], bridge=bridge) as listener,
     ):
         await pass_time(0.01)
-        modes = {ref: dequeue.controller.mode for ref, dequeue in listener._dequeues.items()}
-        assert (modes["billing/first"] is Mode.PUSH, modes["billing/second"] is Mode.PUSH) == (False, True)
+        await bridge.store.put("billing/second", ["x"])
+        await pass_time(0.01)
+        assert listener.state().queues["billing/second"].wake_sources == {"trigger": 1}

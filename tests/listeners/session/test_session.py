@@ -37,13 +37,14 @@ from queuebell.listeners.session.session import (
     REFUSED_CAP_S,
     STORE_MISMATCH,
     Session,
+    fit_failures,
 )
 from queuebell.listeners.wake.timers import Periods
 from tests.listeners.rig import QUEUE, Store, hanging, listening, settled
 from tests.support.fake_bridge import FakeBridge, FakeLink
 from tests.support.sim_loop import elapse, simulated
 
-# Private: `_add_reports`, `_fit_failures`: tested to the byte; a whole session would take hours.
+# Private: `_add_reports`: tested to the byte; a whole session would take hours.
 # `_liveness`, `_patience`, `_tick`: two deadlines in one iteration of the loop.
 
 ONE, TWO, UNKNOWN = "a/one", "a/two", "a/unknown"
@@ -344,7 +345,6 @@ async def test_why_there_is_no_bridge_is_what_was_heard_last(
 @simulated
 async def test_what_fails_is_told_as_far_as_it_fits(queues: int, failing: int) -> None:
     """A frame with room tells of all; one without tells of as many as fit, and is never too large."""
-    session = session_of(Bridge(), Port(ONE))
     names = [f"a/{'q' * 40}{number:04}" for number in range(queues)]
     times = [10**7 if number < failing else None for number in range(queues)]
     beats = {name: QueueBeat(10**6, 10**6, None, 30, failing_ms=ms) for name, ms in zip(names, times, strict=True)}
@@ -352,7 +352,7 @@ async def test_what_fails_is_told_as_far_as_it_fits(queues: int, failing: int) -
     room = FRAME_BYTES_MAX - FRAME_EXTRA_BYTES
     fits = len(encode_frame(frame)) <= room
     assert fits is (queues < 580)
-    session._fit_failures(frame)
+    fit_failures(frame)
     told = sum(each.failing_ms is not None for each in frame.queues.values())
     assert len(encode_frame(frame)) <= room
     assert decode_up(encode_frame(frame)) == frame

@@ -29,7 +29,7 @@ from tests.support.bells import BOOT, QUEUE
 from tests.support.member import A_S, FIRST, LAST, MemberRig
 from tests.support.words import words
 
-# Private: `_ahead_cache`, `_queues`, `_settled_early`, `_unreported`, `_without_room`: a bound on memory, visible
+# Private: `_ahead_cache`, `_unreported`, `_without_room`: a bound on memory, visible
 # nowhere else.
 
 ONE, TWO = ("producer", "1"), ("producer", "2")
@@ -286,7 +286,7 @@ def holds(rig: MemberRig) -> tuple[int, ...]:
     turns, ledger = rig.turns, rig.scheduler.pending
     work = rig.work()
     return (
-        len(ledger.by_queue), len(turns._queues), len(turns.deferred), len(turns._without_room), len(turns.subscribers),
+        len(ledger.by_queue), len(turns.queues), len(turns.deferred), len(turns._without_room), len(turns.subscribers),
         len(turns.subscribers._unreported), len(work.due_to_all), len(turns.members._ahead_cache),
     )  # fmt: skip
 
@@ -326,7 +326,7 @@ def test_what_is_held_has_an_end(said: list[dict[str, Any]], number: int) -> Non
     assert all(
         len(peer.abilities) <= KNOWN_MAX and len(peer.possible_leases) <= KNOWN_MAX for peer in members.peers.values()
     )
-    assert len(rig.turns._settled_early) <= EARLY_MAX
+    assert len(rig.turns.settled_early) <= EARLY_MAX
 
 
 def test_c4_a_seq_never_sent_and_one_of_another_boot_prove_nothing() -> None:

@@ -19,7 +19,7 @@ from queuebell.bridge.queues.embedded.store import MemoryStore
 from tests.support.access import written
 from tests.support.web import JSON, Served, serving
 
-# Private: `_dead_letters`, `_running`: the task that the test cancels.
+# Private: `_dead_letters`: how a run stands.
 
 NOW = datetime.datetime.now(datetime.UTC)
 POISON = "pay/orders-poison"
@@ -45,10 +45,10 @@ async def ended(served: Served) -> Any:
     """Wait for the end of the run of the queue, and return how it stands."""
     routes = served.server._dead_letters
     assert routes is not None
-    tasks = [task for task, _, _ in routes._running.values()]
-    if tasks:
-        await asyncio.wait(tasks, timeout=100)
-    return routes.run_of(POISON)
+    async with asyncio.timeout(100):
+        while (run := routes.run_of(POISON)) is None or run.running:
+            assert (await served.ask("GET", "/livez")).status == 200
+    return run
 
 
 async def bodies(served: Served, queue: str) -> list[bytes]:

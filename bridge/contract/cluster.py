@@ -1,4 +1,4 @@
-"""The messages between bridges of a cluster, and their codec (rules C1 to C4, C10).
+"""The messages between bridges of a cluster, and their codec (rules C1 to C4, C10 and C11).
 
 JSON objects tagged by ``type``; unknown types and fields are ignored, so either side may be newer. Durations are
 relative milliseconds, so that no clocks are compared. A lost, late or repeated message changes costs, never safety.
@@ -15,7 +15,7 @@ from msgspec import Meta
 from queuebell.bridge.contract.errors import BadInput
 from queuebell.bridge.contract.event import TEXT_MAX, check_depth
 from queuebell.bridge.contract.names import parse_reference
-from queuebell.bridge.contract.wire import MS_MAX
+from queuebell.bridge.contract.wire import MS_MAX, PLACE_CHARS_MAX
 
 WORD_BYTES_MAX: Final = 512 * 1024
 MEMBERS_MAX: Final = 32
@@ -24,6 +24,8 @@ NAMES_BYTES_MAX: Final = 16 * 1024
 """Limit of the names of one `Covered`; names beyond it are left out."""
 QUEUES_MAX: Final = 1000
 """Limit of queues in one message; more need several messages."""
+ROUND_QUEUE: Final = "queuebell/round"
+"""By its fingerprint, bridges see whether they ask the same store; it need not exist."""
 
 PAST_QUEUES_MAX: Final = 50
 PAST_TEXTS_MAX: Final = 8
@@ -112,6 +114,21 @@ class Sent(_Word, frozen=True, tag="sent", kw_only=True):
     heard: dict[str, tuple[int, int]] = {}
 
 
+class Asked(_Word, frozen=True, tag="asked", kw_only=True):
+    """The sender asked a store about all of its queues; only ``queues`` had visible messages (B17, C11).
+
+    It asked ``begun_age_ms`` ago, rounded up. ``heard`` is as in `Covered`.
+    """
+
+    store: str
+    """The fingerprint of the queue `ROUND_QUEUE` there: equal only for one address and one set of queues."""
+    place: Annotated[str, Meta(max_length=PLACE_CHARS_MAX)]
+    """Which tables it read."""
+    begun_age_ms: int
+    heard: dict[str, tuple[int, int]] = {}
+    queues: tuple[str, ...] = ()
+
+
 _Count = Annotated[int, Meta(ge=0, le=MS_MAX)]
 _Text = Annotated[str, Meta(max_length=PAST_TEXT_MAX)]
 
@@ -147,13 +164,13 @@ class Past(_Word, frozen=True, tag="past", kw_only=True):
     queues: Annotated[dict[str, PastRow], Meta(max_length=PAST_QUEUES_MAX)]
 
 
-Coordination = Member | Able | Covered | Sent
+Coordination = Member | Able | Covered | Sent | Asked
 """What the rules are about."""
 ClusterMessage = Coordination | Past
 
 _decoder = msgspec.json.Decoder(ClusterMessage)
 _encoder = msgspec.json.Encoder()
-_TYPES: Final = frozenset({"member", "able", "covered", "sent", "past"})
+_TYPES: Final = frozenset({"member", "able", "covered", "sent", "asked", "past"})
 _boot = _hook = re.compile(r"[0-9a-f]{32}").fullmatch
 _store = re.compile(r"[0-9A-Fa-f]{1,128}").fullmatch
 
@@ -207,6 +224,14 @@ def _check(word: ClusterMessage) -> None:
             raise BadInput("bad_parameter", "hook must be the name of a webhook, 32 hexadecimal digits")
         _check_number(word.age_ms, "age_ms")
         _check_heard(word.heard)
+        return
+    if isinstance(word, Asked):
+        _check_store(word.store)
+        _check_number(word.begun_age_ms, "begun_age_ms")
+        _check_heard(word.heard)
+        _check_count(len(word.queues), QUEUES_MAX, "queues")
+        for queue in word.queues:
+            parse_reference(queue)
         return
     if isinstance(word, Past):
         for queue, row in word.queues.items():

@@ -16,6 +16,7 @@ from queuebell.bridge.contract.wire import DownFrame, Reason, Wake
 from queuebell.bridge.core.agenda import Agenda
 from queuebell.bridge.core.commands import Announce, Command, End, Flush, Send
 from queuebell.bridge.core.pending_work import PendingQueues, PendingWork
+from queuebell.bridge.core.round import Round
 from queuebell.bridge.core.sessions import Session, SessionQueue, Sessions, WakeSlot
 from queuebell.bridge.core.settings import Periods, Tuning
 from queuebell.bridge.observe.facts import Fact, OwnerStuck, StartMissed, Woken
@@ -51,6 +52,17 @@ class SingleNode:
     def on_hello(self, work: PendingWork, now: float, store: str | None) -> bool:
         """Record a hello for a queue; return whether work settled by a peer must be pending again."""
         return False
+
+    def round_delay_s(self, made: Round, now: float) -> float:
+        """Return how long this bridge waits after a round is due, so that bridges ahead of it ask first (C11)."""
+        return 0.0
+
+    def dated(self, now: float) -> float | None:
+        """Return a time by the clock that runs while the machine sleeps, as far as it is known."""
+        return None
+
+    def on_round(self, made: Round, now: float) -> None:
+        """Record an answer to a question of this bridge's (B17)."""
 
     def suspended(self) -> None:
         """Record that the clock stopped (B15)."""

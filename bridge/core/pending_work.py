@@ -18,6 +18,7 @@ from queuebell.bridge.contract.sources import WORK
 from queuebell.bridge.contract.trace_context import Traced, Traces, merged
 from queuebell.bridge.contract.wire import BuriedCount, Reason, StoreDepth
 from queuebell.bridge.core.agenda import DueTimes
+from queuebell.bridge.core.round import Round
 from queuebell.bridge.core.sessions import QueueSessions
 from queuebell.bridge.core.settings import Numbers, Tuning
 
@@ -140,7 +141,7 @@ class PendingWork(msgspec.Struct, eq=False):
     triggered_at: float | None = None
     counted: Counted | None = None
     buried: CountedBuried | None = None
-    round: object = None
+    round: Round | None = None
     """The round that asks the store of its listeners about this queue (B17)."""
     place: str | None = None
     """Which tables its newest empty receive read, as far as is known."""

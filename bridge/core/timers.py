@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
-
 from queuebell.bridge.contract.backoff import Draw
 from queuebell.bridge.contract.wire import Reason
 from queuebell.bridge.core.agenda import DueTimes
 from queuebell.bridge.core.dispatch import Dispatch
 from queuebell.bridge.core.embedded_queues import EmbeddedQueues
 from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.round import SWEEP_JITTER, Round
 from queuebell.bridge.observe.facts import ActedLate
 
 GAP_SPREAD_S = 10.0
@@ -122,10 +120,8 @@ class Timers:
 
     def found_empty_at(self, work: PendingWork) -> float | None:
         """Return when the newest receive began that found the queue empty, or the newest round that did (B17)."""
-        times = [each.began for each in self.rounds if each.began is not None and each.found_empty(work)]
-        if work.found_empty_at is not None:
-            times.append(work.found_empty_at)
-        return max(times, default=None)
+        times = [work.found_empty_at, None if work.round is None else work.round.found_empty_at(work.queue, work.place)]
+        return max((at for at in times if at is not None), default=None)
 
     def _swept_from(self, work: PendingWork) -> float:
         empty_at = self.found_empty_at(work)
@@ -138,7 +134,7 @@ class Timers:
             self._want_round(work, now)
 
     def _want_round(self, work: PendingWork, now: float) -> None:
-        if isinstance(work.round, Round):
+        if work.round is not None:
             work.round.wanted_at = now
 
     def round_found(self, work: PendingWork, now: float, began: float) -> None:
@@ -152,10 +148,13 @@ class Timers:
         if self._own.is_embedded(work) or not work.sessions:
             return
         self._want_round(work, now)
-        later = max((each.next_sweep(work, self._d.draw) for each in self.rounds), default=now)
-        if later > now:
-            self._d.agenda.set(("sweep", work.queue), later)
-            return
+        empty_at = None if work.round is None else work.round.found_empty_at(work.queue, work.place)
+        if empty_at is not None:
+            # Unless another round follows.
+            later = empty_at + work.numbers.sweep_s * (1 + SWEEP_JITTER * self._d.draw())
+            if later > now:
+                self._d.agenda.set(("sweep", work.queue), later)
+                return
         if not work.dirty:
             delay_s = self._d.coordinator.sweep_delay_s(work, now)
             due_at = latest_sweep(self._swept_from(work), work.numbers.sweep_s) + delay_s
@@ -176,9 +175,6 @@ class Timers:
         self._d.agenda.set(("sweep", work.queue), now + max(work.numbers.start_ack_s, work.numbers.sweep_s / 4))
 
 
-SWEEP_JITTER = 0.1
-
-
 def next_sweep(found_empty_at: float, period_s: float, draw: Draw) -> float:
     """Return when the next sweep of a queue is due, counted from its last empty receive.
 
@@ -191,71 +187,3 @@ def next_sweep(found_empty_at: float, period_s: float, draw: Draw) -> float:
 def latest_sweep(found_empty_at: float, period_s: float) -> float:
     """Return the latest time at which the sweep is due; bridges later in the order wait for it (C5)."""
     return found_empty_at + period_s * (1 + SWEEP_JITTER)
-
-
-ROUND_SHARE = 1 - SWEEP_JITTER
-"""A round begins when the earliest sweep would be due; its answer postpones sweeps to the last tenth of a period."""
-
-
-HERE = "here"
-"""The place of receives through this bridge."""
-
-
-class Round:
-    """Ask one store about all of its queues at once, in place of a sweep of each (B17).
-
-    ``fingerprint`` returns that of a queue in the store (B11); ``here`` if it is the store of this bridge. The answer
-    only postpones sweeps and requests checks: it settles nothing, and without it every queue has its own sweep.
-    """
-
-    def __init__(self, fingerprint: Callable[[str], str], period_s: float, *, here: bool) -> None:
-        self.wanted_at = -math.inf
-        """When a queue of the store last had a listener, as far as its sweeps show."""
-        self.every_s = period_s * ROUND_SHARE
-        """The time between the begins of two rounds; 0 if there are no sweeps."""
-        self.again_s = period_s * SWEEP_JITTER / 2
-        """The time from a failed round to its repetition: before any of its queues is swept."""
-        self.began: float | None = None
-        """When the newest answered round began; None before the first."""
-        self._resumed_at = -math.inf
-        self._here = here
-        self._place: str | None = None
-        self._fingerprint = fingerprint
-        self._found: frozenset[str] = frozenset()
-
-    def is_of(self, queue: str, store: str) -> bool:
-        """Return whether a listener of a queue, which names its ``store``, uses the one that is asked."""
-        return store == self._fingerprint(queue)
-
-    def wanted(self, now: float) -> bool:
-        """Return whether a queue of the store has a listener, or had one two periods ago."""
-        return now - self.wanted_at <= 2 * self.every_s / ROUND_SHARE
-
-    def answered(self, began: float, found: Collection[str], place: str | None) -> None:
-        """Record that a round which began then found visible messages in these queues of ``place``, and in no others.
-
-        Without a place it stands only for receives through this bridge.
-        """
-        newer = self.began is None or began >= self.began
-        if newer and began >= self._resumed_at:
-            self.began, self._place, self._found = began, place, frozenset(found)
-
-    def suspended(self, now: float) -> None:
-        """Forget the newest answer, and the one that is under way: their ages are not known (B15)."""
-        self.began, self._resumed_at = None, now
-
-    def found_empty(self, work: PendingWork) -> bool:
-        """Return whether the newest round found this queue empty.
-
-        Only if its newest empty receive read the tables that the round read: an address can lead to others, on another
-        machine or for another user. By a receive through this bridge it is known to be the store of this bridge.
-        """
-        if work.round is not self or work.queue in self._found or work.place is None:
-            return False
-        return work.place == self._place or (self._here and work.place == HERE)
-
-    def next_sweep(self, work: PendingWork, draw: Draw) -> float:
-        """Return when a queue that the newest round found empty is due for a sweep, if no other round follows."""
-        if self.began is None or not self.found_empty(work):
-            return -math.inf
-        return self.began + work.numbers.sweep_s * (1 + SWEEP_JITTER * draw())

@@ -7,7 +7,7 @@ and call it again at `deadline()`. It reads no clock and draws no random numbers
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -49,6 +49,7 @@ from queuebell.bridge.core.listener_counts import (
     seen,
 )
 from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.round import HERE, Round
 from queuebell.bridge.core.sessions import (
     HELLO_S,
     InFlight,
@@ -59,7 +60,7 @@ from queuebell.bridge.core.sessions import (
     session_queue,
 )
 from queuebell.bridge.core.settings import Periods
-from queuebell.bridge.core.timers import HERE, Round, Timers
+from queuebell.bridge.core.timers import Timers
 from queuebell.bridge.observe.facts import (
     Covered,
     DuplicateDropped,
@@ -195,6 +196,19 @@ class WakeScheduler:
         made = Round(fingerprint, self.periods.sweep_s, here=here)
         self.timers.rounds.append(made)
         return made
+
+    def round_due(self, now: float, made: Round) -> float:
+        """Return when this bridge asks next; an answer that a peer tells of postpones it (C11)."""
+        return made.due_at(self.dispatch.coordinator.round_delay_s(made, now))
+
+    def round_begins(self, now: float, made: Round) -> None:
+        """Record that this bridge asks now."""
+        made.asked_at, made.asked_dated = now, self.dispatch.coordinator.dated(now)
+
+    def round_answered(self, now: float, made: Round, found: Collection[str], place: str | None) -> None:
+        """Handle the answer to the newest question: which queues of ``place`` have visible messages."""
+        if made.answered(made.asked_at, found, place):
+            self.dispatch.coordinator.on_round(made, now)
 
     def round_found(self, now: float, made: Round, queues: Iterable[str], began: float) -> None:
         """Check queues in which a round found messages; a round's queues may come in several parts."""

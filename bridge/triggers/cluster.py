@@ -17,6 +17,7 @@ import msgspec
 from queuebell.bridge.brokers.base import ANY, Broker, Incoming, SubscriptionRefused
 from queuebell.bridge.contract.cluster import (
     Able,
+    Asked,
     ClusterMessage,
     Covered,
     Member,
@@ -39,7 +40,14 @@ RETRY_S: Final = 0.1
 SLICE: Final = 250
 """Triggers sent before the broker is asked whether it has them: some milliseconds of work."""
 _encode: Final = msgspec.json.Encoder().encode
-_SUBJECTS: Final = {Member: "member", Able: "able", Covered: "covered", Sent: "sent", Past: "past"}
+_SUBJECTS: Final = {
+    Member: "member",
+    Able: "able",
+    Covered: "covered",
+    Asked: "asked",
+    Sent: "sent",
+    Past: "past",
+}
 
 
 class BrokerClusterLink:

@@ -69,20 +69,27 @@ class Rounds:
         return ""
 
     async def _ask_again(self) -> None:
-        loop = asyncio.get_running_loop()
-        due = self._connected_at = loop.time()
+        now, scheduler, made = self._bridge.now, self._bridge.scheduler, self._round
+        self._connected_at = now()
+        scheduler.round_begins(now(), made)
         while True:
-            due = max(due + self._round.every_s, loop.time())
-            await asyncio.sleep(due - loop.time())
-            if not self._round.wanted(self._bridge.now()):
+            pause = scheduler.round_due(now(), made) - now()
+            if pause > 0:
+                # A peer's answer, which comes meanwhile, postpones the question.
+                await asyncio.sleep(pause)
                 continue
-            if loop.time() - self._connected_at >= CONNECTED_S:
+            if not made.wanted(now()):
+                scheduler.round_begins(now(), made)
+                continue
+            if now() - self._connected_at >= CONNECTED_S:
                 await self._connect_anew()
             if not await self._asked():
                 # Otherwise all queues would be swept within a tenth of a period.
-                await asyncio.sleep(self._round.again_s)
+                failed_at = made.asked_at
+                await asyncio.sleep(made.again_s)
                 await self._connect_anew()
-                await self._asked()
+                if made.began is None or made.began < failed_at:
+                    await self._asked()
 
     async def _connect_anew(self) -> None:
         if self._here:
@@ -91,7 +98,7 @@ class Rounds:
             # Closed first: if the bridge stops meanwhile, its stop closes this store again, to the end.
             await unless_cancelled(self._store.close())
         with swallowing(ROUND):
-            self._connected_at = asyncio.get_running_loop().time()
+            self._connected_at = self._bridge.now()
             self._store = self._connect()
 
     async def _asked(self) -> bool:
@@ -101,7 +108,9 @@ class Rounds:
 
     async def _ask(self) -> bool:
         bridge = self._bridge
+        bridge.notice_suspend()
         began = bridge.now()
+        bridge.scheduler.round_begins(began, self._round)
         found, why = None, "it has over 10,000 busy queues, or hides rows from this user"
         try:
             found = await unless_cancelled(self._store.visible_queues())
@@ -114,7 +123,9 @@ class Rounds:
         bridge.emit(RoundMade(self._store.kind, found is not None))
         if found is None or bridge.stopped:
             return bridge.stopped
-        self._round.answered(began, found.queues, found.place)
+        bridge.notice_suspend()
+        bridge.scheduler.round_answered(bridge.now(), self._round, found.queues, found.place)
+        bridge.drive()
         for part in sliced(found.queues, QUEUES_AT_ONCE):
             with swallowing(ROUND):
                 bridge.scheduler.round_found(bridge.now(), self._round, part, began)

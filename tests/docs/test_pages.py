@@ -251,6 +251,7 @@ PROTOCOL_RULES = [
     *(f"S{number}" for number in range(1, 4)),
     *(f"C{number}" for number in range(1, 9)),
     "C10",
+    "C11",
     *(f"Z{number}" for number in range(1, 8)),
 ]
 _rule = re.compile(r"^- \*\*([PBOLSCZ]\d+)\*\* (.*?)(?=^- \*\*|^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -289,7 +290,7 @@ def missing(reference: str) -> bool:
 
 
 def test_every_rule_has_its_place() -> None:
-    """P1 to P5, B1 to B17, O0 to O7, L1 to L12, S1 to S3, C1 to C8, C10, Z1 to Z7, in order and each once."""
+    """P1 to P5, B1 to B17, O0 to O7, L1 to L12, S1 to S3, C1 to C8, C10, C11, Z1 to Z7, in order and each once."""
     assert [name for name, _ in _rule.findall(PROTOCOL.read_text(encoding="utf-8"))] == PROTOCOL_RULES
     assert list(REGISTER) == PROTOCOL_RULES
 

@@ -401,6 +401,17 @@ FRAME_WORDS: Final[Words] = {
         ),
         "next_visible_in_ms": said("When the next message can be received, as the store reports.", **_MS),
     },
+    "Asked": {
+        "": said("It asked a store about all of its queues: others need not, if they would ask the same."),
+        "boot": _TOLD_BY, "store": _STORE,
+        "place": said("Which tables the store read."),
+        "begun_age_ms": said("How long ago it asked.", **_MS),
+        "heard": _HEARD,
+        "queues": said(
+            "The queues that have messages; all others have none.",
+            maxItems=cluster.QUEUES_MAX, items={"type": "string", "pattern": REFERENCE},
+        ),
+    },
     "Sent": {
         "": said("It has notified plain subscribers of a queue: the others need not."),
         "boot": _TOLD_BY, "queue": _QUEUE,
@@ -502,6 +513,12 @@ EXAMPLES: Final[dict[str, list[Json]]] = {
         {
             "type": "covered", "boot": BOOT, "queue": QUEUE, "store": "5eed", "begun_age_ms": 12,
             "heard": {WORKER: [9, 250]}, "ids": [["/shop", "17"]], "next_visible_in_ms": 30_000,
+        }
+    ],
+    "Asked": [
+        {
+            "type": "asked", "boot": BOOT, "store": "5eed", "place": "0123456789abcdef0123456789abcdef",
+            "begun_age_ms": 12, "heard": {WORKER: [9, 250]}, "queues": ["billing/refunds"],
         }
     ],
     "Sent": [{"type": "sent", "boot": BOOT, "queue": QUEUE, "age_ms": 3, "heard": {WORKER: [9, 250]}}],

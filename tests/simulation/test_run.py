@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from queuebell.bridge.access.access_watch import AccessWatch
 from queuebell.bridge.access.keys import Access, AccessList, Identity
-from queuebell.bridge.core.timers import Round, Timers
+from queuebell.bridge.core.round import Round
+from queuebell.bridge.core.timers import Timers
 from queuebell.bridge.core.wake_scheduler import WakeScheduler
 from queuebell.bridge.service import bridge as service
 from queuebell.bridge.service import sessions
@@ -231,7 +232,8 @@ def test_quiet_hours_cost_what_is_promised() -> None:
     """An empty own queue sees no receive in an hour; one elsewhere its sweeps, and at most 67."""
     elsewhere = "elsewhere-wire"
     for name, rounds, scalers, most in (
-        ("own-wire", False, 0, 0), (elsewhere, True, 0, 0), (elsewhere, True, 1, 0), (elsewhere, False, 0, 67)
+        ("own-wire", False, 0, 0), (elsewhere, True, 0, 0), (elsewhere, True, 1, 0),
+        ("cluster-elsewhere-wire", True, 0, 0), (elsewhere, False, 0, 67),
     ):  # fmt: skip
         plan = replace(PRESETS[name], rounds=rounds, scalers=scalers, hours=60 / 3600, faults=(), quiet_s=3600.0)
         outcome: Outcome = run(plan, 1)
@@ -296,7 +298,7 @@ def test_rounds_that_claim_too_much_are_found(monkeypatch: pytest.MonkeyPatch) -
     """A round that counts a queue as empty in which it found messages puts off its sweep and every dead-man timer."""
     plan = replace(PRESETS["elsewhere-wire"], rounds=True, queues=3, messages=30)
     assert run(plan, 3).ok
-    monkeypatch.setattr(Round, "found_empty", lambda self, work: True)
+    monkeypatch.setattr(Round, "found_empty_at", lambda self, queue, place: self.began)
     monkeypatch.setattr(Timers, "round_found", lambda self, work, now, began: None)
     found = run(plan, 3)
     assert found.total["lost"] and "I1" in found.broken

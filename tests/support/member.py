@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from queuebell.bridge.contract.cluster import Ability, Able, Covered, Member, Name
+from queuebell.bridge.contract.cluster import Ability, Able, Asked, Covered, Member, Name
 from queuebell.bridge.contract.event import CloudQueueWorkDetected
 from queuebell.bridge.core.cluster.coordinator import Coordinator
 from queuebell.bridge.core.cluster.members import rank
@@ -50,7 +50,7 @@ class MemberRig(Rig):
             self._echoed = mine[-1].seq
             self.hear(mine[-1])
 
-    def hear(self, word: Member | Able | Covered) -> None:
+    def hear(self, word: Member | Able | Covered | Asked) -> None:
         """Have a word come in."""
         self.turns.on_message(self.now, word)
         self.drive()

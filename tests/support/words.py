@@ -40,6 +40,10 @@ _FIELDS: Final = {
         "queue": _queues, "store": _stores, "begun_age_ms": st.none() | _numbers, "heard": _heard,
         "ids": st.lists(_names, max_size=40), "next_visible_in_ms": st.none() | _numbers,
     },
+    "asked": {
+        "store": _stores, "place": st.just("p" * 32), "begun_age_ms": _numbers, "heard": _heard,
+        "queues": st.lists(_queues, max_size=3),
+    },
     "sent": {
         "queue": _queues, "hook": st.none() | st.just("a" * 32), "age_ms": _numbers, "heard": _heard,
     },
@@ -49,7 +53,7 @@ TYPES: Final = tuple(_FIELDS)
 
 def _word(kind: str) -> st.SearchStrategy[dict[str, Any]]:
     needed = {"type": st.just(kind), "boot": _boots}
-    first = {name: values for name, values in _FIELDS[kind].items() if name in {"seq", "queue"}}
+    first = {name: values for name, values in _FIELDS[kind].items() if name in {"seq", "queue", "place"}}
     more = {name: values for name, values in _FIELDS[kind].items() if name not in first}
     return st.fixed_dictionaries({**needed, **first}, optional=more)
 

@@ -19,6 +19,7 @@ from queuebell.bridge.contract.cluster import (
     NAMES_MAX,
     QUEUES_MAX,
     Able,
+    Asked,
     Coordination,
     Covered,
     Member,
@@ -45,6 +46,7 @@ from queuebell.bridge.core.cluster.wake_requests import DRIFT, WakeRequests, pro
 from queuebell.bridge.core.commands import Broadcast
 from queuebell.bridge.core.dispatch import Dispatch, SingleNode, Timer
 from queuebell.bridge.core.pending_work import PendingWork
+from queuebell.bridge.core.round import Round
 from queuebell.bridge.core.timers import Timers
 from queuebell.bridge.observe.facts import (
     ActedLate,
@@ -226,6 +228,10 @@ class Coordinator(SingleNode):
         """Return whether the clock that runs during sleep is known at this event."""
         return self.slept_s is not None and not self._unread
 
+    def dated(self, now: float) -> float | None:
+        """Return a time by the clock that runs while the machine sleeps, as far as it is known."""
+        return self.at(now) if self._dated else None
+
     def suspended(self) -> None:
         """Discard known times after the clock stopped (B15): they prove nothing."""
         self.members.missed_messages()
@@ -249,6 +255,8 @@ class Coordinator(SingleNode):
                 self._d.agenda.set_earlier(MEMBER, max(now, self.sent_at + REPORT_EVERY_S))
             for queue in self.members.on_capacity(self.at(now), message):
                 self._reconsider(now, [queue])
+        elif isinstance(message, Asked):
+            self._on_peer_round(now, message)
         elif isinstance(message, Sent):
             self.subscribers.on_peer_notified(
                 now, self.at(now), message, self._proven(now, message.heard, message.age_ms)
@@ -333,6 +341,31 @@ class Coordinator(SingleNode):
         """Return how long this bridge waits after a sweep is due, so that bridges ahead of it sweep first (C5)."""
         ahead = self.bridges_ahead(work, now)
         return self.waits_s(work, ahead) if ahead else 0.0
+
+    def round_delay_s(self, made: Round, now: float) -> float:
+        """Return how long this bridge waits after a round is due, so that bridges ahead of it ask first (C11).
+
+        Less than a round that failed waits, so that a member that cannot ask costs no sweep.
+        """
+        ahead = self.members.members_ahead(made.store, self.at(now))
+        return made.again_s * ahead / (ahead + 1)
+
+    def on_round(self, made: Round, now: float) -> None:
+        """Tell the peers of an answer (C11); of one that names more queues than a message has, they ask themselves."""
+        store, asked, at = made.store, made.asked_dated, self.dated(now)
+        if not self.members.peers or not store or made.place is None or asked is None or at is None:
+            return
+        if len(made.found) <= QUEUES_MAX:
+            self._broadcast(
+                Asked(
+                    boot=self._d.boot,
+                    store=store,
+                    place=made.place,
+                    begun_age_ms=max(0, math.ceil((at - asked) * 1000)),
+                    heard=self.members.heard(at),
+                    queues=tuple(sorted(made.found)),
+                )
+            )
 
     @staticmethod
     def waits_s(work: PendingWork, ahead: int) -> float:
@@ -442,6 +475,19 @@ class Coordinator(SingleNode):
             len(self.settled_early) > EARLY_MAX or now - next(iter(self.settled_early.values()))[1] > EARLY_S
         ):
             self.settled_early.popitem(last=False)
+
+    def _on_peer_round(self, now: float, message: Asked) -> None:
+        """Take a peer's round for one of this bridge, from the proven moment, if it read the same tables (C11)."""
+        made = next((each for each in self._timers.rounds if each.is_like(message.store, message.place)), None)
+        proven = None if made is None else self._proven(now, message.heard, message.begun_age_ms)
+        if made is None or proven is None:
+            return
+        began = now - (self.at(now) - proven)
+        if made.answered(began, message.queues, message.place):
+            for queue in message.queues:
+                work = self._d.pending.find(queue)
+                if work is not None and work.round is made:
+                    self._timers.round_found(work, now, began)
 
     def _proven(self, now: float, heard_by_boot: Mapping[str, tuple[int, int]], age_ms: int) -> float | None:
         """Return a time after which a peer's action, ``age_ms`` before its message, is proven; None without proof."""

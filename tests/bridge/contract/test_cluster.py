@@ -13,6 +13,7 @@ from queuebell.bridge.contract.cluster import (
     QUEUES_MAX,
     Ability,
     Able,
+    Asked,
     ClusterMessage,
     Covered,
     Member,
@@ -37,6 +38,10 @@ WHOLE: list[ClusterMessage] = [
     Covered(
         boot=BOOT, queue=QUEUE, store="ab", begun_age_ms=0, heard={BOOT: (3, MS_MAX)}, ids=(("source", "id"),),
         next_visible_in_ms=MS_MAX,
+    ),
+    Asked(boot=BOOT, store="ab", place="p" * 64, begun_age_ms=0),
+    Asked(
+        boot=BOOT, store="ab", place="", begun_age_ms=MS_MAX, heard={BOOT: (3, 0)}, queues=(QUEUE,) * QUEUES_MAX
     ),
     Sent(boot=BOOT, queue=QUEUE),
     Sent(boot=BOOT, queue=QUEUE, hook="ab" * 16, age_ms=MS_MAX, heard={BOOT: (3, 0)}),
@@ -81,6 +86,24 @@ def test_a_cover_that_says_what_cannot_be_is_refused(change: dict[str, object], 
         decode_cluster_message(json.dumps(whole).encode())
     assert caught.value.code == "bad_parameter"
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"store": "xyz"}, "store must be a fingerprint of 1 to 128 hexadecimal digits"),
+        ({"place": "p" * 65}, "Expected 'str' of length <= 64"),
+        ({"begun_age_ms": -1}, f"begun_age_ms must be from 0 to {MS_MAX}"),
+        ({"heard": {"x": [1, 1]}}, "heard must contain boots of 32 hexadecimal digits"),
+        ({"queues": [QUEUE] * (QUEUES_MAX + 1)}, "queues may have at most 1000 entries"),
+        ({"queues": ["nothing"]}, "nothing"),
+    ],
+)
+def test_a_round_that_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
+    """Naming the field."""
+    whole = {"type": "asked", "boot": BOOT, "store": "ab", "place": "p", "begun_age_ms": 0} | change
+    with pytest.raises((BadInput, BadQueueReference), match=said):
+        decode_cluster_message(json.dumps(whole).encode())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuebell.bridge.contract.wire import BridgeHeartbeat, EmptyReceive
-from queuebell.bridge.core.timers import HERE, Round
+from queuebell.bridge.core.round import HERE, Round
 from queuebell.bridge.core.wake_scheduler import as_external
 from tests.support.bells import BOOT, QUEUE, Rig
 

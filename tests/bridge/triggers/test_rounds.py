@@ -161,3 +161,28 @@ async def test_a_round_is_as_old_as_its_question() -> None:
         empty_at = bridge.scheduler.timers.found_empty_at(bridge.scheduler.pending.by_queue["a/b"])
         assert empty_at == store.asked[0]
         await rounds.stop()
+
+
+@simulated
+async def test_what_a_peer_tells_meanwhile_postpones_the_question() -> None:
+    """Also the repetition of one that failed: then the peer's stands for it (C11)."""
+    store = Store()
+    async with Bridge() as bridge:
+        rounds = Rounds(bridge, store.open)
+        rounds.start()
+        listening = Listening(bridge, "a/b")
+        await listening.listen(EVERY_S + 1)
+        (made,) = bridge.scheduler.timers.rounds
+        for _ in range(5):
+            await listening.listen(30)
+            assert made.answered(bridge.now(), [], "here and there")
+        assert len(store.asked) == 1
+        store.errors = [StoreUnavailable("away")]
+        await listening.listen(EVERY_S + 1)
+        assert len(store.asked) == 2
+        assert made.answered(bridge.now(), [], "here and there")
+        await listening.listen(10)
+        assert len(store.asked) == 2
+        await listening.listen(EVERY_S)
+        assert len(store.asked) == 3
+        await rounds.stop()

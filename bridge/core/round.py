@@ -1,0 +1,92 @@
+"""What is known of the rounds of one store: one question about all of its queues, in place of a sweep of each (B17)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+
+from queuebell.bridge.contract.cluster import ROUND_QUEUE
+
+SWEEP_JITTER = 0.1
+ROUND_SHARE = 1 - SWEEP_JITTER
+"""A round begins when the earliest sweep would be due; its answer postpones sweeps to the last tenth of a period."""
+HERE = "here"
+"""The place of receives through this bridge."""
+
+
+class Round:
+    """Ask one store about all of its queues at once.
+
+    ``fingerprint`` returns that of a queue in the store (B11); ``here`` if it is the store of this bridge. The answer
+    only postpones sweeps and requests checks: it settles nothing, and without it every queue has its own sweep.
+    """
+
+    def __init__(self, fingerprint: Callable[[str], str], period_s: float, *, here: bool) -> None:
+        self.wanted_at = -math.inf
+        """When a queue of the store last had a listener, as far as its sweeps show."""
+        self.every_s = period_s * ROUND_SHARE
+        """The time between the begins of two rounds; 0 if there are no sweeps."""
+        self.again_s = period_s * SWEEP_JITTER / 2
+        """The time from a failed round to its repetition: before any of its queues is swept."""
+        self.began: float | None = None
+        """When the newest answered round began, this bridge's or a peer's; None before the first."""
+        self.asked_at = -math.inf
+        """When this bridge last asked, or would have, had there been listeners."""
+        self.asked_dated: float | None = None
+        """The same by the clock that runs while the machine sleeps; None if it was not known (C4)."""
+        self.place: str | None = None
+        """Which tables the newest answer is about."""
+        self.found: frozenset[str] = frozenset()
+        """The queues that had visible messages."""
+        self._resumed_at = -math.inf
+        self._here = here
+        self._fingerprint = fingerprint
+
+    @property
+    def store(self) -> str:
+        """Return the fingerprint that tells this store from others; empty if there is none."""
+        return self._fingerprint(ROUND_QUEUE)
+
+    def is_of(self, queue: str, store: str) -> bool:
+        """Return whether a listener of a queue, which names its ``store``, uses the one that is asked."""
+        return store == self._fingerprint(queue)
+
+    def is_like(self, store: str, place: str) -> bool:
+        """Return whether a peer that asked this ``store``, and read this ``place``, asked what this bridge last did."""
+        return place == self.place and bool(store) and store == self.store
+
+    def wanted(self, now: float) -> bool:
+        """Return whether a queue of the store has a listener, or had one two periods ago."""
+        return now - self.wanted_at <= 2 * self.every_s / ROUND_SHARE
+
+    def due_at(self, delay_s: float) -> float:
+        """Return when to ask next, ``delay_s`` later than the first member of a cluster does."""
+        newest = self.asked_at if self.began is None else max(self.asked_at, self.began)
+        return newest + self.every_s + delay_s
+
+    def answered(self, began: float, found: Collection[str], place: str | None) -> bool:
+        """Record that a round which began then found visible messages in these queues of ``place``, and in no others.
+
+        Without a place it stands only for receives through this bridge. Return False if it says nothing: a newer one
+        was answered, or the machine slept.
+        """
+        newer = self.began is None or began >= self.began
+        if not newer or began < self._resumed_at:
+            return False
+        self.began, self.place, self.found = began, place, frozenset(found)
+        return True
+
+    def suspended(self, now: float) -> None:
+        """Forget the newest answer, and the one that is under way: their ages are not known (B15)."""
+        self.began, self._resumed_at = None, now
+
+    def found_empty_at(self, queue: str, place: str | None) -> float | None:
+        """Return when the newest round began if it found this queue of the store empty, else None.
+
+        Only if the queue's newest empty receive read the tables that the round read, its ``place``: an address can lead
+        to others, on another machine or for another user. By a receive through this bridge it is known to be the store
+        of this bridge.
+        """
+        if place is None or queue in self.found:
+            return None
+        return self.began if place == self.place or (self._here and place == HERE) else None

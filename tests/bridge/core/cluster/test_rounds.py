@@ -1,0 +1,168 @@
+"""C11: one member of a cluster asks a store about all queues, and its answer stands for the others' questions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuebell.bridge.contract.cluster import QUEUES_MAX, ROUND_QUEUE, Asked
+from queuebell.bridge.core.cluster.members import rank
+from queuebell.bridge.core.round import HERE, Round
+from tests.support.bells import BOOT, QUEUE
+from tests.support.member import MemberRig, boot
+
+T, EVERY_S, AGAIN_S, PLACE = 60.0, 54.0, 3.0, "p" * 32
+
+
+def store(queue: str) -> str:
+    """Return the fingerprint of a queue in the store that is asked."""
+    return queue.encode().hex()
+
+
+AHEAD = boot(first=True, queue=store(ROUND_QUEUE))
+BEHIND = boot(first=False, queue=store(ROUND_QUEUE))
+
+
+class Asking(MemberRig):
+    """A member that asks a store, which it last did 30 s ago, and has a listener of one queue there."""
+
+    def __init__(self, place: str = PLACE, *, here: bool = False, fingerprint: Any = store) -> None:
+        super().__init__(sweep_s=T)
+        self.round: Round = self.scheduler.add_round(fingerprint, here=here)
+        self.number = self.join(QUEUE, store=store(QUEUE))
+        self.settle_hello(self.number)
+        self.work().place, self.work().found_empty_at = place, self.now
+        self.ask()
+        for _ in range(6):
+            self.keep_company(5.0, AHEAD, BEHIND)
+            self.beat(self.number)
+        self.words.clear()
+
+    def ask(self, *found: str) -> None:
+        self.scheduler.round_begins(self.now, self.round)
+        self.scheduler.round_answered(self.now, self.round, found, PLACE)
+        self.drive()
+
+    def told_of_round(self, name: str = AHEAD, age_ms: int = 500, since_ms: int = 700, **other: Any) -> None:
+        """Another tells of a round; it had heard the newest word of this member ``since_ms`` before it told."""
+        heard = {BOOT: (self.turns.members.seq, since_ms)}
+        said = {"store": store(ROUND_QUEUE), "place": PLACE, "heard": heard, **other}
+        self.hear(Asked(boot=name, begun_age_ms=age_ms, **said))
+
+    def due_s(self) -> float:
+        """In how many seconds it asks."""
+        return self.scheduler.round_due(self.now, self.round) - self.now
+
+    def empty_for_s(self) -> float:
+        """For how long the queue counts as empty."""
+        at = self.scheduler.timers.found_empty_at(self.work())
+        assert at is not None
+        return self.now - at
+
+
+def test_a_peers_round_postpones_ones_own_from_the_proven_moment() -> None:
+    """Not from its arrival: it may have been under way for long. The sweep of a queue goes with it."""
+    rig = Asking()
+    assert rig.due_s() == pytest.approx(EVERY_S - 30 + AGAIN_S / 2)
+    rig.wait(0.9)
+    said_at = rig.turns.members.sent_at(rig.turns.members.seq)
+    assert said_at is not None
+    rig.told_of_round()
+    # 200 ms after that word was heard; nobody knows for how long it was under way.
+    assert rig.empty_for_s() == pytest.approx(rig.now - said_at - 0.2, abs=0.01)
+    assert rig.due_s() == pytest.approx(EVERY_S - rig.empty_for_s() + AGAIN_S / 2, abs=0.01)
+    before = rig.empty_for_s()
+    rig.told_of_round(age_ms=5_000)
+    assert rig.empty_for_s() == before, "one that is older says nothing"
+
+
+@pytest.mark.parametrize(
+    ("rig", "told"),
+    [
+        ({}, {"place": "q" * 32}), ({}, {"store": "5eed"}), ({}, {"heard": {}}), ({}, {"since_ms": 1_501}),
+        ({}, {"heard": {BOOT: (10_000, 0)}}), ({}, {"name": "5" * 32}), ({"place": "q" * 32}, {}),
+        ({"place": HERE}, {}), ({"fingerprint": lambda queue: ""}, {"store": ""}),
+    ],
+    ids=["other tables", "another store", "it heard nothing", "long ago", "never said", "no member",
+         "other tables here", "through the bridge", "no fingerprint"],
+)  # fmt: skip
+def test_a_round_that_proves_nothing_here(rig: dict[str, Any], told: dict[str, Any]) -> None:
+    """Another store, other tables, or a time that is not proven: the queue stays as old as it was."""
+    asking = Asking(**rig)
+    before = asking.empty_for_s()
+    asking.told_of_round(**told)
+    assert asking.empty_for_s() == before >= 30.0
+
+
+def test_receives_through_a_bridge_are_of_the_store_that_all_members_have() -> None:
+    """C8: it is one, or they are no members."""
+    asking = Asking(HERE, here=True)
+    asking.told_of_round()
+    assert asking.empty_for_s() < 2.0
+
+
+def test_what_a_peers_round_finds_is_checked() -> None:
+    """As what one's own finds; a queue in another store of its listeners is not meant."""
+    rig = Asking()
+    other = rig.join("billing/others", store="ab")
+    rig.settle_hello(other, "billing/others")
+    for number in (rig.number, other):
+        rig.frames[number].clear()
+    rig.told_of_round(queues=(QUEUE, "billing/others", "nobody/knows"))
+    (wake,) = rig.wakes(rig.number)
+    assert (wake.reason, rig.wakes(other)) == ("sweep", [])
+    assert rig.empty_for_s() == 30.0
+
+
+def test_each_waits_for_those_before_it_and_never_as_long_as_a_repetition() -> None:
+    """Whoever is first asks at once; a member that leaves is last, and one that is gone is not waited for."""
+    rig = Asking()
+    names = sorted((boot(first=True, queue=store(ROUND_QUEUE), number=n) for n in range(3)), key=lambda b: b)
+    assert all(rank(store(ROUND_QUEUE), each) > rank(store(ROUND_QUEUE), BOOT) for each in names)
+    base = EVERY_S - 30.0
+    for ahead, name in enumerate([names[0], names[1], names[2]], 1):
+        rig.member(name)
+        assert rig.due_s() == pytest.approx(base + AGAIN_S * ahead / (ahead + 1))
+        assert rig.due_s() < base + AGAIN_S
+    for name in names:
+        rig.member(name, leaving=True)
+    assert rig.due_s() == pytest.approx(base)
+    rig.turns.leave(rig.now)
+    assert rig.due_s() == pytest.approx(base + AGAIN_S / 2), "now only the one that was behind is asked first"
+    rig.wait(4.0)
+    assert rig.due_s() == pytest.approx(base - 4.0)
+
+
+def test_what_it_finds_is_told_with_its_age_and_as_far_as_it_fits() -> None:
+    """Of more queues than one message names nobody is told: they ask themselves."""
+    rig = Asking()
+    rig.scheduler.round_begins(rig.now, rig.round)
+    rig.wait(0.25)
+    rig.scheduler.round_answered(rig.now, rig.round, [QUEUE, "a/b"], PLACE)
+    rig.drive()
+    (told,) = [word for word in rig.words if isinstance(word, Asked)]
+    assert (told.store, told.place, told.queues) == (store(ROUND_QUEUE), PLACE, ("a/b", QUEUE))
+    assert 250 <= told.begun_age_ms <= 251 and {AHEAD, BEHIND} == set(told.heard)
+    rig.words.clear()
+    for count in (QUEUES_MAX, QUEUES_MAX + 1):
+        rig.ask(*(f"a/q{n}" for n in range(count)))
+        assert len([word for word in rig.words if isinstance(word, Asked)]) == 1
+
+
+@pytest.mark.parametrize("clocks", [None, (0.0, 5.0)], ids=["no clock", "slept"])
+def test_a_round_whose_age_is_not_known_is_told_to_nobody(clocks: tuple[float, float] | None) -> None:
+    """Its own bridge knows it: what it began is newer than the newest sleep."""
+    rig = Asking()
+    rig.turns.watch(None, there=False)
+    rig.ask()
+    rig.turns.watch(clocks, there=clocks is not None)
+    rig.scheduler.round_answered(rig.now, rig.round, [], PLACE)
+    rig.drive()
+    assert not [word for word in rig.words if isinstance(word, Asked)]
+    alone = MemberRig(sweep_s=T)
+    made = alone.scheduler.add_round(store)
+    alone.scheduler.round_begins(alone.now, made)
+    alone.scheduler.round_answered(alone.now, made, [], PLACE)
+    alone.drive()
+    assert not [word for word in alone.words if isinstance(word, Asked)]

@@ -16,10 +16,11 @@ from queuebell.bridge.observe.facts import RoundMade
 from queuebell.bridge.queues import open_store
 from queuebell.bridge.queues.postgres.schema import init
 from queuebell.bridge.service.bridge import Bridge, BridgeSettings
-from queuebell.bridge.triggers.attachment import Attachments
+from queuebell.bridge.triggers.attachment import Attachments, BusSettings
 from queuebell.listeners import Listener, Message, Retry
 from tests.bridge.queues.pgmq_rig import pgmq_sql, run_script
 from tests.chaos.worker import Options
+from tests.support.brokers import NatsServer
 from tests.support.postgres import PostgresServer, execute, running
 from tests.support.processes import Processes, until
 from tests.support.transactions import by_asyncpg
@@ -70,13 +71,49 @@ async def test_one_question_a_period_for_all_queues_of_a_database(server: Postgr
         await until(lambda: len(rounds) >= made + 4, "two rounds of each store")
         assert {(fact.kind, fact.answered) for fact in rounds} == {("postgres", True), ("pgmq", True)}
         work = [bridge.scheduler.pending.by_queue[queue] for _, queue in places]
-        assert [[each.found_empty(of) for of in work] for each in bridge.scheduler.timers.rounds] == [
+        assert [
+            [of.round is each and each.found_empty_at(of.queue, of.place) is not None for of in work]
+            for each in bridge.scheduler.timers.rounds
+        ] == [
             [True, True, False, False],
             [False, False, True, True],
         ]
         for each in listeners.values():
             await each.stop()
         await asyncio.gather(*tasks)
+
+
+@pytest.mark.system
+async def test_the_answer_of_one_member_stands_for_the_others(server: PostgresServer, tmp_path: Path) -> None:
+    """Each asks until it has seen the place itself, and then less and less: over a real broker (C11)."""
+    url = server.url()
+    await init(url)
+    async with open_store(url) as store:
+        await store.create(QUEUE)
+    async with contextlib.AsyncExitStack() as stack:
+        nats = await stack.enter_async_context(NatsServer(tmp_path))
+        bridges, tasks = list[Bridge](), list[asyncio.Task[None]]()
+        for place in range(2):
+            bridge = await stack.enter_async_context(Bridge(settings=BridgeSettings(periods=Periods(sweep_s=4.0))))
+            settings = BusSettings(cluster={"name": "c", "address": f"{place}"})
+            await stack.enter_async_context(
+                Attachments(bridge, postgres=[url], nats=[f"nats://127.0.0.1:{nats.port}"], settings=settings)
+            )
+            listener = Listener(url, QUEUE, lambda message: None, bridge=bridge, handle_signals=False)
+            stack.push_async_callback(listener.stop)
+            tasks.append(asyncio.create_task(listener.run(), name=f"worker {place}"))
+            bridges.append(bridge)
+
+        def stands(bridge: Bridge) -> bool:
+            """Whether a peer's answer has postponed a question by half a period."""
+            work = bridge.scheduler.pending.find(QUEUE)
+            made = None if work is None else work.round
+            if made is None or work is None or made.found_empty_at(work.queue, work.place) is None:
+                return False
+            return (made.began or 0.0) > made.asked_at + made.every_s / 2
+
+        await until(lambda: any(map(stands, bridges)), "one asked for both", 120)
+    await asyncio.gather(*tasks)
 
 
 @contextlib.asynccontextmanager

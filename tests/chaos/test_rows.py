@@ -57,7 +57,6 @@ async def test_a_fault_is_no_worse_with_authentication(row: Row, tmp_path: Path)
 @pytest.mark.system
 @pytest.mark.parametrize("row", SYSTEM, ids=lambda row: row.number)
 async def test_a_fault_that_needs_a_system_package(row: Row, tmp_path: Path) -> None:
-    """The same, with mosquitto or libfaketime."""
     await holds(row, tmp_path)
 
 

@@ -46,7 +46,6 @@ class ApartConformance:
 
     @pytest.mark.parametrize("fault", Fault)
     async def test_what_all_requests_fail_by_is_raised(self, store: QueueStore, faults: Faults, fault: Fault) -> None:
-        """It is the store that is away then, as for a store of one request."""
         await store.put(QUEUE, new(b"a", b"b", b"c"))
         asked = settlement(*(await store.receive(QUEUE, 3, LONG)).messages)
         faults.planned = [fault] * 3

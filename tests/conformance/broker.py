@@ -104,7 +104,6 @@ class BrokerConformance:
         assert subscriber.dropped == 0
 
     async def test_patterns(self, opened: Opened) -> None:
-        """ANY stands for exactly one token, wherever it is."""
         broker, recorder = await opened(), Recorder()
         await broker.subscribe(("p", ANY, "x", ANY), recorder)
         for topic in [("p", "a", "x"), ("p", "a", "x", "b", "c"), ("p", "a", "y", "b"), ("q", "a", "x", "b")]:
@@ -237,7 +236,6 @@ class BrokerConformance:
             assert loop_time() - started < 20
 
     async def test_deaf_in_one_direction(self, opened: Opened, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Only the probe finds a connection that is open and deaf."""
         async with TcpProxy(port) as proxy:
             brokers = [await opened(proxy.port), await opened(proxy.port)]
             proxy.down.swallow = True

@@ -32,7 +32,6 @@ class ExistingConformance:
         assert await store.exists(QUEUE)
 
     async def test_a_slip_of_the_pen_is_told_what_was_meant(self, store: QueueStore) -> None:
-        """Names that are near are named; one that is not like any is not."""
         account, _, name = QUEUE.partition("/")
         await store.create(QUEUE)
         with pytest.raises(QueueNotFound, match=QUEUE):
@@ -49,7 +48,6 @@ class ExistingConformance:
             await store.put(QUEUE, new(b"x" * (store.capabilities.body_bytes_max + 1)), create=False)
 
     async def test_a_put_under_a_key_may_ask_for_a_queue_too(self, store: QueueStore) -> None:
-        """Refused, it leaves no key; and a queue that was deleted is no longer there for it."""
         if (putter := putting(store)) is None:
             return
         with pytest.raises(QueueNotFound, match="nothing was put"):

@@ -70,7 +70,6 @@ class HeadersConformance:
         assert (await store.settle(QUEUE, Settlement(delete=[claim(held)]))).delete[0].ok
 
     async def test_a_delayed_message_keeps_its_headers(self, store: QueueStore, let_pass: LetPass) -> None:
-        """What is put for later has them when it comes."""
         if not store.capabilities.headers or not store.capabilities.delayed_put:
             return
         await store.put(QUEUE, [NewMessage("later", 50, headers=HOSTILE)])

@@ -77,7 +77,6 @@ class LeaseConformance:
         assert {(m.id, m.inserted_at) for m in (first, second, third)} == {(receipt.id, first.inserted_at)}
 
     async def test_a_lease_lasts_its_time(self, store: QueueStore, let_pass: LetPass) -> None:
-        """A lease does not end early."""
         await store.put(QUEUE, new(b"one"))
         await take(store, LONG)
         await let_pass(LEASE)

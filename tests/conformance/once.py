@@ -43,7 +43,6 @@ class OnceConformance:
         assert all(settled.ok for settled in settling.delete)
 
     async def test_text_is_put_once_as_its_bytes(self, store: QueueStore) -> None:
-        """However the same body is given, it is the same put."""
         if (putter := putting(store)) is None:
             return
         assert await putter.put_once(QUEUE, KEY, "grün") is not None
@@ -52,7 +51,6 @@ class OnceConformance:
         assert (await take(store)).body == "grün".encode()
 
     async def test_it_may_be_delayed(self, store: QueueStore) -> None:
-        """As any other put, where the store can do that at all."""
         if (putter := putting(store)) is None or not store.capabilities.delayed_put:
             return
         later = NewMessage(b"later", int(LONG * 1000))
@@ -115,7 +113,6 @@ class OnceConformance:
         assert bodies(await store.receive(QUEUE, 32, LONG)) == [b"third"]
 
     async def test_a_key_out_of_form_changes_nothing(self, store: QueueStore) -> None:
-        """It is refused as what it is, and makes no queue."""
         if (putter := putting(store)) is None:
             return
         for key in ("", ".", "..", "-a", "a/b", "a b", "a%20", "\u00e4", "a\n", "x" * 129):

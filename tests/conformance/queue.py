@@ -57,7 +57,6 @@ class QueueStoreConformance(
     """What it can have as metadata."""
 
     async def test_put_then_receive_gives_the_message(self, store: QueueStore) -> None:
-        """What is put comes out with its body, counted once."""
         (receipt,) = await store.put(QUEUE, new(b"one"))
         received = await store.receive(QUEUE, 5, LONG)
         assert bodies(received) == [b"one"]
@@ -86,7 +85,6 @@ class QueueStoreConformance(
             assert refused.value.code == "bad_parameter"
 
     async def test_a_put_joins_a_transaction_or_is_refused(self, store: QueueStore) -> None:
-        """Nothing is put by a store that cannot, nor where the transaction is none."""
         with pytest.raises(BadInput if store.capabilities.joins_transaction else Unsupported, match="nothing was put"):
             await store.put(QUEUE, ["one"], connection=object())  # type: ignore[arg-type]
         await store.put(QUEUE, ["two"])
@@ -187,7 +185,6 @@ class QueueStoreConformance(
         assert 30_000 < cast(int, received.next_delayed_in_ms) <= 60_000
 
     async def test_nothing_to_wait_for(self, store: QueueStore) -> None:
-        """With nothing invisible there is no next time."""
         await store.create(QUEUE)
         received = await store.receive(QUEUE, 1, LONG)
         assert received.messages == []
@@ -367,7 +364,6 @@ class QueueStoreConformance(
         assert bodies(await store.receive(QUEUE, 32, LONG)) == [b"two"]
 
     async def test_metadata(self, store: QueueStore) -> None:
-        """Metadata goes with create, and replaces what stands."""
         if not store.capabilities.metadata:
             with pytest.raises(Unsupported):
                 await store.create(QUEUE, {"a": "b"})
@@ -392,7 +388,6 @@ class QueueStoreConformance(
         assert await store.depth(QUEUE) is None
 
     async def test_queues_are_kept_apart(self, store: QueueStore) -> None:
-        """A message belongs to one queue only, and so does its receipt."""
         await store.put(QUEUE, new(b"one"))
         await store.put(OTHER, new(b"other"))
         held = await take(store)

@@ -97,7 +97,6 @@ async def test_what_is_started_runs_until_it_is_stopped(world: World) -> None:
 
 
 async def test_a_start_that_cannot_be_leaves_nothing(world: World) -> None:
-    """And says why."""
     actuator = world.hopeless()
     async with opened(actuator):
         with pytest.raises(StartFailed, match="no-such"):
@@ -150,7 +149,6 @@ async def test_units_that_cannot_be_seen_at_first_are_found_later(units: OfUnits
 
 @pytest.mark.parametrize("kind", [ProcessActuator, CommandActuator])
 def test_nothing_to_start_is_refused(kind: Callable[[list[str]], Actuator]) -> None:
-    """Before anything runs."""
     with pytest.raises(ConfigurationError, match="command"):
         kind([])
 
@@ -230,7 +228,6 @@ async def test_a_command_that_did_a_part_is_told_again_what_is_meant(tmp_path: p
 
 @pytest.mark.parametrize("name", ["queuebell-worker", "worker@1.service", "@", "a b@", "../x@", "--user@ x", ""])
 def test_a_unit_that_is_no_template_is_refused(name: str) -> None:
-    """Its name ends with the @."""
     with pytest.raises(ConfigurationError, match="template"):
         SystemdActuator(name)
 
@@ -399,7 +396,6 @@ async def test_a_worker_says_what_it_is_and_its_output_is_passed_on(capfd: pytes
 
 
 async def test_one_that_ends_at_once_is_told_with_its_last_words() -> None:
-    """Those on standard error, the last five lines."""
     actuator, heard = python("import sys; [print(n, file=sys.stderr) for n in range(9)]; sys.exit(7)"), Heard()
     await actuator.open(heard)
     (number,) = await actuator.start(1)

@@ -110,12 +110,10 @@ class BlobStoreConformance:
             await store.blobs(prefix, after, limit)
 
     async def test_only_bytes_are_put(self, store: BlobStore) -> None:
-        """Text is refused."""
         with pytest.raises(BadInput):
             await store.put("a", "text")  # type: ignore[arg-type]
 
     async def test_a_closed_store_refuses(self, store: BlobStore) -> None:
-        """It may be closed twice; later calls are refused."""
         await store.close()
         await store.close()
         for call in (store.put("a", b""), store.get("a"), store.delete("a"), store.blobs()):
@@ -183,7 +181,6 @@ class TestS3Blobs(BlobStoreConformance):
                 assert not isinstance(refused.value, BlobNotFound)
 
     async def test_a_server_that_is_away_is_unavailable(self) -> None:
-        """Nothing was sent, so the outcome is known."""
         async with open_blobs(f"s3://bodies?region=us-east-1&endpoint=http://127.0.0.1:{free_port()}") as store:
             with pytest.raises(StoreUnavailable):
                 await store.put("a", b"")
@@ -211,7 +208,6 @@ class TestAzureBlobs(BlobStoreConformance):
             yield store
 
     async def test_a_missing_container_is_no_missing_blob(self, store: BlobStore) -> None:
-        """No body counts as lost."""
         async with open_blobs(f"azure:?container=nobody-made-it&api_version={API_VERSION}") as missing:
             for call in (missing.get("a"), missing.put("a", b""), missing.delete("a"), missing.blobs()):
                 with pytest.raises(StoreError, match="ContainerNotFound") as refused:

@@ -157,7 +157,6 @@ async def test_same_id(served: tuple[int, dict[str, Any]], make: Make) -> None:
 
 
 async def test_retained_is_not_delivered(served: tuple[int, dict[str, Any]], make: Make) -> None:
-    """Retained messages are not delivered."""
     port, options = served
     broker, recorder = make(port, **options), Recorder()
     await broker.connect()

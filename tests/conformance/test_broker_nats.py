@@ -136,7 +136,6 @@ async def test_users(tmp_path: Path, make: Make, caplog: pytest.LogCaptureFixtur
 
 
 async def test_token(tmp_path: Path, make: Make) -> None:
-    """A user without password is a token."""
     async with NatsServer(tmp_path / "server", extra=f'authorization {{ token: "{SECRET}" }}') as server:
         broker = make(f"nats://{SECRET}@127.0.0.1:{server.port}")
         await broker.connect()
@@ -211,7 +210,6 @@ async def test_tls_is_never_left_out(make: Make) -> None:
 
 
 async def test_at_least_once_without_a_stream(server: NatsServer, make: Make) -> None:
-    """Without a stream messages have no acknowledgement."""
     broker, recorder = make(at(server.port)), Recorder()
     await broker.connect()
     await broker.subscribe(("t", ANY), recorder, at_least_once=True)

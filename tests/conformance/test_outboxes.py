@@ -145,7 +145,6 @@ async def test_a_commit_rings(rig: Rig, store: MemoryStore) -> None:
 
 
 async def test_a_rollback_leaves_nothing(rig: Rig, store: MemoryStore) -> None:
-    """Neither of a transaction, nor of a savepoint in one that is committed."""
     async with rig.relay(store, interval_s=NEVER_S, sweep_s=NEVER_S):
         await rig.write(put("never"), abandon)
         await rig.write(put("first"), within_savepoint(put("never"), abandon), within_savepoint(put("second")))
@@ -170,7 +169,6 @@ async def test_what_waits_is_found_at_the_start(rig: Rig, store: MemoryStore) ->
 
 
 async def test_what_is_committed_before_leaving_is_brought_out(rig: Rig, store: MemoryStore) -> None:
-    """Also where nothing but the leaving rings."""
     async with rig.relay(store, interval_s=NEVER_S, sweep_s=NEVER_S):
         await rig.write(put("last"))
     assert await take_all(store) == [b"last"]
@@ -237,7 +235,6 @@ async def test_a_table_that_is_missing_or_another(rig: Rig, store: MemoryStore) 
 
 
 async def test_rows_of_another_version_are_left(rig: Rig, store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
-    """They are told of, and do not hold up the others."""
     await rig.write(put("newer", "this"))
     await rig.query("UPDATE queuebell_outbox SET version = 2 WHERE id = (SELECT MIN(id) FROM queuebell_outbox)")
     async with rig.relay(store):
@@ -248,7 +245,6 @@ async def test_rows_of_another_version_are_left(rig: Rig, store: MemoryStore, ca
 
 
 async def test_a_put_outside_a_transaction_is_refused(rig: Rig) -> None:
-    """In autocommit it would be part of nothing."""
 
     def refused(writer: Writer) -> None:
         with pytest.raises(BadInput, match="nothing was put: no transaction is open") as failure:
@@ -260,7 +256,6 @@ async def test_a_put_outside_a_transaction_is_refused(rig: Rig) -> None:
 
 
 async def test_what_no_store_takes_is_refused_at_once(rig: Rig) -> None:
-    """And the transaction goes on without it."""
 
     def refused(code: str, queue: str, bodies: object, **options: object) -> None:
         async_write: list[BadInput] = []

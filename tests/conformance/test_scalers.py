@@ -93,7 +93,6 @@ async def test_more_than_the_maximum_end_when_they_are_idle(units: OfUnits) -> N
 
 
 async def test_what_cannot_be_started_is_said_with_a_pause(world: World) -> None:
-    """The message waits, and nothing is hammered."""
     async with Bridge() as bridge:
         async with scaling(bridge, world.hopeless(), max=3) as scaler:
             await bridge.store.put(QUEUE, ["a"])

@@ -48,7 +48,6 @@ class TableStoreConformance:
         assert 0 <= second.age_s < 60
 
     async def test_an_insert_is_of_what_is_not_there(self, store: TableStore) -> None:
-        """A second one is refused and changes nothing."""
         etag = await store.insert(P, "a", b"1")
         with pytest.raises(Conflict, match="a already exists"):
             await store.insert(P, "a", b"2")
@@ -130,7 +129,6 @@ class TableStoreConformance:
         assert len(await store.entities(P, older_than_s=0)) == 1
 
     async def test_keys_differ_by_case_and_mark(self, store: TableStore) -> None:
-        """Keys that look alike are different keys."""
         keys = [("a.b", "c"), ("a", "b"), ("A.b", "c"), ("a.b", "C"), ("a_b", "c"), ("a-b", "c")]
         for number, (partition, row) in enumerate(keys):
             await store.insert(partition, row, b"%d" % number)
@@ -143,7 +141,6 @@ class TableStoreConformance:
         [("", "a"), ("a", ""), ("a/b", "a"), ("a", "a.b"), ("a", "a/b"), ("a", ".."), ("a", "x" * 201), ("a\n", "a")],
     )
     async def test_a_bad_key_is_refused(self, store: TableStore, partition: str, row: str) -> None:
-        """A key means the same in every store."""
         for call in (
             store.insert(partition, row, b""),
             store.get(partition, row),
@@ -168,7 +165,6 @@ class TableStoreConformance:
         assert await store.get(P, "a") is None
 
     async def test_a_closed_store_refuses(self, store: TableStore) -> None:
-        """It may be closed twice; later calls are refused."""
         await store.insert(P, "a", b"")
         await store.close()
         await store.close()

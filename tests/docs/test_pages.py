@@ -109,7 +109,6 @@ def test_every_trigger_that_is_shown_is_taken() -> None:
 
 @pytest.mark.parametrize("key", rules.KEYS)
 def test_each_key_is_in_the_table(key: str) -> None:
-    """With its default and its range, as the code has them."""
     (row,) = re.findall(rf"^\| `{key}` \|.*$", PAGE_KEDA.read_text(encoding="utf-8"), re.MULTILINE)
     for number in {
         "perProcess": (rules.PER_PROCESS, rules.PER_PROCESS_MAX),
@@ -167,7 +166,6 @@ def test_the_rules_for_prometheus_operator_are_the_same() -> None:
 
 
 def test_the_configuration_shows_the_defaults() -> None:
-    """But for transient failures, of which it says that there is none."""
     page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     shown = re.search(r"```toml\n(\[listener\]\nmax_attempts.*?)```", page, re.DOTALL)
     assert shown is not None
@@ -297,7 +295,6 @@ def test_every_rule_has_its_place() -> None:
 
 @pytest.mark.parametrize("rule", PROTOCOL_RULES)
 def test_what_keeps_and_what_attacks_a_rule_exists(rule: str) -> None:
-    """At least one function of the product and one test, and all that are named."""
     keeps, attacks = REGISTER[rule]["kept_by"], REGISTER[rule]["attacked_by"]
     assert keeps and all(reference.startswith(("bridge/", "listeners/")) for reference in keeps)
     assert attacks and all(_test.match(reference) for reference in attacks)

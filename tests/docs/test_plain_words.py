@@ -32,7 +32,6 @@ def test_sentences_are_short(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_no_word_of_the_inside_of_the_protocol(path: Path) -> None:
-    """A page for users does without them."""
     text = path.read_text(encoding="utf-8").lower()
     assert [word for word in INNER if re.search(rf"\b{word}\b", text)] == []
 

@@ -173,7 +173,6 @@ async def test_a_web_application(url: str) -> None:
 
 
 async def test_handler_test() -> None:
-    """The test of a handler passes, as its first line has it be run."""
     command = ("-m", "pytest", "-p", "no:cacheprovider", str(EXAMPLES / "test_handler.py"))
     async with program(sys.executable, *command) as tested:
         out, err = await tested.communicate()

@@ -65,14 +65,12 @@ async def test_the_stores_of_all_seats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_that_expires_together_in_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts of other queues waited for it."""
     monkeypatch.setattr(state, "_EXPIRED_ROWS", 1_000_000)
     with pytest.raises(AssertionError):
         in_slices(15_000)
 
 
 def test_all_queues_of_a_listener_in_one_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was refused."""
     monkeypatch.setattr(sessions, "FRAME_BYTES_MAX", 1 << 30)
     with pytest.raises(AssertionError):
         fits_a_frame(40)

@@ -53,7 +53,6 @@ async def test_signals_stay_the_servers() -> None:
 
 @pytest.mark.parametrize("wrong", [(), ("http://127.0.0.1:8470",), (None,), (Listener, 3)])
 async def test_what_is_no_part_is_refused(wrong: tuple[Any, ...]) -> None:
-    """Where the application is made, not when it starts."""
     with pytest.raises(TypeError, match="lifespan: "):
         lifespan(*wrong)
     with pytest.raises(TypeError, match="lifespan: a part is a Listener or has"):

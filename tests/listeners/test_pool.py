@@ -133,6 +133,5 @@ def test_what_cannot_be_is_refused() -> None:
     ],
 )
 def test_settings_that_make_none_are_refused(wrong: dict[str, Any], said: str) -> None:
-    """Each names its key, or what would be right."""
     with pytest.raises((ConfigurationError, BadInput), match=said):
         pool_of(ListenSettings(**wrong), expand([BULK, URGENT]))

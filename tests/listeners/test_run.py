@@ -183,7 +183,6 @@ class Order(msgspec.Struct):
 
 
 async def test_plain_batch_and_typed_handlers_run_too() -> None:
-    """As a listener would call them."""
 
     def plain(message: Message) -> None:
         assert message.value == Order(7)

@@ -16,7 +16,6 @@ from tests.support.command import ROOT, environment
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: pathlib.Path) -> None:
-    """A missing or binary file is named."""
     with pytest.raises(ConfigurationError, match=r"none\.toml"):
         load(str(tmp_path / "none.toml"), environment={})
     binary = tmp_path / "binary.toml"
@@ -27,7 +26,6 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "8470", ":8470", "host:", "host:x", "host:65536", "::1:8470", "host:-1", "h:٣"])
 def test_wrong_addresses_are_refused(text: str) -> None:
-    """Anything else names the key."""
     with pytest.raises(ConfigurationError, match="listen"):
         parse_listen(text)
 

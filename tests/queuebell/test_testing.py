@@ -124,13 +124,11 @@ def test_a_producer_and_a_store_of_ones_own(rehearsal: Rehearsal) -> None:
 
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 1e12])
 def test_time_goes_forward_within_bounds(rehearsal: Rehearsal, seconds: float) -> None:
-    """Anything else is refused."""
     with pytest.raises(BadInput, match="advance"):
         rehearsal.advance(seconds)
 
 
 async def test_within_a_running_loop_it_says_so() -> None:
-    """A test that is a coroutine has a loop already."""
     with pytest.raises(RuntimeError, match="without `async`"):
         Rehearsal()
 

@@ -117,7 +117,6 @@ def test_links(path: Path) -> None:
 
 
 def test_paths_in_the_text() -> None:
-    """A file or folder that a document names in its text is there."""
     for path in DOCUMENTS:
         for text in inline_code(path):
             if re.fullmatch(r"(bench|bridge|docs|examples|listeners|tests)/[\w./-]*", text):

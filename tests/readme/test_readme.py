@@ -42,7 +42,6 @@ class Reader(User):
 
 
 def test_every_block_is_run() -> None:
-    """Every block is of a kind that the tests below run, or that setting up this checkout has run."""
     known = [
         ("", "producer: put"),
         ("sh", "pip install -e"),

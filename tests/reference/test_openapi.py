@@ -167,7 +167,6 @@ def test_every_code_is_in_it() -> None:
 
 
 def test_examples_are_right() -> None:
-    """Each example is of the schema that it stands beside."""
     seen = 0
 
     def look(part: Any) -> None:
@@ -238,7 +237,6 @@ async def test_a_bridge_that_stops_is_as_told() -> None:
 
 
 async def test_a_store_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its conformance does it: with its bodies and answers."""
     seen = watch(monkeypatch, DOCUMENT)
     async with serving() as served, HttpStore(served.server.url) as store:
         await store.put("billing/orders", ["order 17"])

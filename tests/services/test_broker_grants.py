@@ -139,7 +139,6 @@ async def test_what_is_granted_works_and_one_topic_more_is_refused(
 
 @pytest.mark.parametrize("kind", SERVERS)
 async def test_nobody_without_a_user(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor one who has nothing to do there, nor one with another's password."""
     written(tmp_path / "access.json", PRINCIPALS)
     async with server(kind, tmp_path, monkeypatch) as address:
         good = address("worker")

@@ -64,7 +64,6 @@ async def test_until_the_last_session_has_gone_it_is_woken_for_what_all_hear(
 async def test_what_the_broker_did_not_answer_for_is_told_again_under_the_same_name(
     tmp_path: Path, patient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush that is not acknowledged proves nothing."""
     async with cluster(tmp_path, bridges=2, workers=()) as site:
         leaver = site.bridges[0]
         owe(leaver)

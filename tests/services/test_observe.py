@@ -59,7 +59,6 @@ def promtool(*words: str) -> None:
     [("check", "rules", "alerts.yml"), ("check", "config", "prometheus.yml"), ("test", "rules", "alerts_test.yml")],
 )
 def test_promtool_takes_the_rules_and_their_tests(words: tuple[str, ...]) -> None:
-    """Rules, the example of a configuration, and the tests of when each alert fires."""
     promtool(*words)
 
 

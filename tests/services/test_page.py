@@ -531,6 +531,5 @@ def test_a_million_dead_letters_are_a_hundred_rows(chromium: Browser, tmp_path: 
 
 
 def test_the_pictures(chromium: Browser, bridge: Serving, tmp_path: pathlib.Path) -> None:
-    """Those of the documentation can be taken anew."""
     pictures.take(chromium, bridge, tmp_path)
     assert {each.name for each in tmp_path.glob("*.png")} == {each.name for each in pictures.PLACE.glob("page-*.png")}

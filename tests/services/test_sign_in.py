@@ -147,7 +147,6 @@ def bridge_here(watch: Callable[[], AccessWatch], port: int) -> Iterator[str]:
 
 
 def test_a_sign_in_ends_while_the_page_is_open(chromium: Browser, tmp_path: pathlib.Path) -> None:
-    """With its token, in words; and who signs in again is in the same view."""
     port, passed = free_port(), 0.0
     written(tmp_path / "access.json", GRANTS)
     with provider(tmp_path, f"http://127.0.0.1:{port}/", "clerk") as issuer:

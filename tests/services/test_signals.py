@@ -50,7 +50,6 @@ async def test_all_listeners_of_a_process_hear_the_signal(
 @pytest.mark.parametrize("number", [TERM, INT])
 @pytest.mark.parametrize("form", ["aiohttp_server", "captured_server"])
 async def test_a_server_keeps_its_signals(processes: Processes, form: str, number: signal.Signals) -> None:
-    """One signal stops the server by its own way, and the server its listener."""
     program = await started(processes, form, queues=QUEUES[:1])
     program.signal(number)
     await program.line("cleaned")

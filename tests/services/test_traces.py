@@ -324,7 +324,6 @@ async def test_a_look_that_finds_nothing_is_a_span_only_if_somebody_was_woken_fo
 
 
 async def test_a_receive_that_fails_is_told(made: Spans) -> None:
-    """By the class of its error, where somebody was woken for it."""
     work = Work(made)
     async with Bridge() as bridge, Publisher(bridge) as publisher:
         async with served() as (_, url):

@@ -187,7 +187,6 @@ async def test_c1_the_first_is_gone_without_a_word_and_nothing_is_lost(tmp_path:
     ],
 )
 def test_a_cluster_that_cannot_work_is_refused(nats: tuple[str, ...], settings: BusSettings, said: str) -> None:
-    """At the start, with the way out."""
     with pytest.raises(ConfigurationError, match=said):
         Attachments(Bridge(), nats=nats, settings=settings)
 

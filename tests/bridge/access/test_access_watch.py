@@ -155,7 +155,6 @@ def test_a_file_that_others_can_reach_is_refused(tmp_path: pathlib.Path, mode: i
     ],
 )
 def test_a_file_that_is_none_is_refused(tmp_path: pathlib.Path, raw: bytes, why: str) -> None:
-    """By its place and with the reason; nothing of it is taken."""
     path = tmp_path / "access.json"
     path.write_bytes(raw)
     path.chmod(0o600)

@@ -36,7 +36,6 @@ LISTED, SECRETS = listed({"worker": {"take": ["a/*"]}, "producer": {"put": ["a/x
 
 
 def test_a_key_expires_at_its_moment() -> None:
-    """Until then it is one, from then on it is none, also for what was opened with it."""
     found, secrets = listed({"p": {"look": ["*"]}}, expires_at=NOW + 10)
     access = Access(found)
     before = access.identify(secrets["p"], NOW + 9.999)
@@ -58,7 +57,6 @@ def test_revoking_by_name_ends_all_keys() -> None:
 
 
 def test_a_key_that_could_do_nothing_is_not_made() -> None:
-    """Nor one with grants that are wrong; the list stays as it is."""
     with pytest.raises(ConfigurationError, match="it has no grants yet"):
         new_key(LISTED, "new", {}, chance=secret_of(9), now=NOW)
     with pytest.raises(ConfigurationError, match="unknown verb"):
@@ -81,7 +79,6 @@ def test_a_key_that_could_do_nothing_is_not_made() -> None:
     ],
 )
 def test_a_list_that_is_wrong_is_refused_whole(change: dict[str, object], why: str) -> None:
-    """Half a list would be a list of other grants."""
     with pytest.raises(ConfigurationError, match=why):
         Access(msgspec.structs.replace(LISTED, **change))
 
@@ -170,7 +167,6 @@ def test_what_the_browser_takes_to_the_issuer() -> None:
     ],
 )
 def test_a_table_that_cannot_be_meant(changed: dict[str, Any], words: str) -> None:
-    """Is refused, with the key that is wrong."""
     check(SETTINGS)
     check(msgspec.structs.replace(SETTINGS, redirect_uri="http://127.0.0.1:8470/"))
     check(msgspec.structs.replace(SETTINGS, client_id="", redirect_uri=""))
@@ -226,7 +222,6 @@ def test_how_the_bridge_proves_itself() -> None:
     ],
 )
 def test_a_token_of_another_sign_in(changed: dict[str, Any], claim: str) -> None:
-    """Is known by the claim that is another's."""
     claims = {"iss": ISSUER, "aud": "page", "nonce": nonce_of("v"), **changed}
     assert wrong(claims, SETTINGS, "v") == claim
 
@@ -316,7 +311,6 @@ def covered(granted: tuple[Topic, ...], topic: Topic) -> int:
 @given(grants)
 @example({"ring": ["a/orders:2", "a/*"], "look": ["*", "a/x"]})
 def test_a_topic_is_granted_where_the_verb_is(given_grants: dict[str, list[str]]) -> None:
-    """Once each; who has nothing to do at a broker has no user there."""
     principal = Principal("one", given_grants)
     users = {user.name: user for user in broker_users(AccessList(principals={"one": given_grants}), "site7")}
     user = users.get("one", BrokerUser("one", (), ()))

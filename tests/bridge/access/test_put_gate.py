@@ -162,7 +162,6 @@ def test_what_cannot_be_refused_is_counted_and_waited_for() -> None:
 
 
 def test_connections_and_bytes_are_given_back() -> None:
-    """And what is given back is there for the next."""
     used = allowance(connections=2, waiting_bytes=8 * MIB)
     assert [used.connect() for _ in range(3)] == [True, True, False]
     used.disconnect()
@@ -187,7 +186,6 @@ def test_connections_and_bytes_are_given_back() -> None:
     ],
 )
 def test_a_limit_that_cannot_be_meant_is_refused(given: dict[str, str], why: str) -> None:
-    """By its name, with what would be right, and the list stays as it is."""
     with pytest.raises(ConfigurationError, match=why):
         limited(NO_LIMITS, given)
     with pytest.raises(ConfigurationError, match=why):

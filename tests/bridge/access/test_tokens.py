@@ -360,7 +360,6 @@ def _of(identity: Any) -> Any:
     ],
 )
 def test_an_issuer_that_cannot_be_meant(change: dict[str, Any], why: str) -> None:
-    """Each is refused at the start, by its key."""
     right = {"issuer": ISSUER, "audience": AUDIENCE, "jwks": "https://id.example/jwks"}
     Tokens([IssuerSettings(**right)], lambda: NOW)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=why):

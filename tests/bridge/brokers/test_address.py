@@ -48,7 +48,6 @@ def test_taken(url: str, kind: str, address: str) -> None:
     ],
 )  # fmt: skip
 def test_refused(url: str) -> None:
-    """The error does not repeat what may be secret."""
     with pytest.raises(ConfigurationError) as caught:
         open_broker(url)
     assert "hush" not in str(caught.value)
@@ -106,7 +105,6 @@ def test_an_address_takes_the_prefix_that_it_does_not_name(url: str, expected: s
 
 
 def test_a_prefix_that_is_no_token_is_refused() -> None:
-    """It would be several tokens of a topic."""
     with pytest.raises(ConfigurationError, match="prefix"):
         with_prefix("nats://host", "a.b")
 
@@ -133,13 +131,11 @@ def test_what_cannot_be_one_cluster_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["mqtt://a,b", "mqtts://a,mqtts://b", "redis://a,b"])
 def test_lists_are_for_nats(url: str) -> None:
-    """Other schemes accept one server."""
     with pytest.raises(ConfigurationError, match="only nats:// takes a list"):
         (open_store if url.startswith("redis") else open_broker)(url)
 
 
 def test_what_is_no_server_is_left_out() -> None:
-    """So are more servers than any cluster has."""
     known = Host("a", 1)
     servers = Servers([known], lambda: 0.999)
     (source,) = servers.turns()
@@ -180,7 +176,6 @@ def test_one_database_has_one_place() -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_address_is_refused_without_being_repeated(url: str) -> None:
-    """The error comes when the address is parsed, and does not repeat it."""
     with pytest.raises(ConfigurationError) as refused:
         PostgresAccess(url)
     assert url.partition("://")[2] not in str(refused.value)

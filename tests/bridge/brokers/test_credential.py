@@ -55,7 +55,6 @@ def test_a_file_is_followed(tmp_path: pathlib.Path) -> None:
 
 
 def test_nothing_shows_a_key() -> None:
-    """Neither its repr nor an error about it."""
     assert "secret" not in repr(Credential(HERE, "secret", {}))
     with pytest.raises(ConfigurationError, match="a broker has users") as refused:
         key_option("nats://a", "secret")

@@ -108,7 +108,6 @@ def test_where_the_server_is_found(tmp_path: Path) -> None:
 
 
 def test_the_word_among_urls() -> None:
-    """With and without a port, only once, among other brokers."""
     assert EmbeddedNats.from_urls(["nats://embedded:4222", "tls://x"]) is None
     server = EmbeddedNats.from_urls(["nats://a", "embedded:4223", "nats://b"])
     assert server.resolve(["nats://a", "embedded:4223", "nats://b"]) == (
@@ -122,7 +121,6 @@ def test_the_word_among_urls() -> None:
 
 
 async def test_without_a_server_one_line_and_78(processes: Processes) -> None:
-    """The line names what to install."""
     code = (
         "import sys, sysconfig; sysconfig.get_path = lambda name: '/nowhere'\n"
         "from queuebell.command.main import main;"
@@ -152,7 +150,6 @@ async def embedded(processes: Processes, **settings: Any) -> tuple[Service, int]
 
 
 async def test_the_bridge_stops_and_its_broker_with_it(processes: Processes) -> None:
-    """In order."""
     service, port = await embedded(processes)
     assert await service.stop() == 0
     assert not await listens(port)

@@ -262,7 +262,6 @@ class Cut:
 
 
 async def test_a_wire_that_ends_before_it_is_ready_is_http() -> None:
-    """Nothing was sent over it yet."""
     for cut in range(len(READY)):
 
         async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, cut: int = cut) -> None:
@@ -326,7 +325,6 @@ async def test_a_bridge_that_goes_says_what_it_did() -> None:
     ("status", "code"), [(503, "draining"), (429, "too_many_requests"), (404, ""), (400, "bad_parameter")]
 )
 async def test_where_no_wire_is_opened_http_is_used(status: int, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silently, and for a minute."""
     now = 1000.0
 
     def answer(request: web.Request, body: bytes) -> web.Response:
@@ -346,7 +344,6 @@ async def test_where_no_wire_is_opened_http_is_used(status: int, code: str, monk
 
 
 async def test_a_key_that_is_refused_raises_and_is_tried_again() -> None:
-    """It may be good the next time."""
     answers = {"now": refusing(401, "unauthenticated")}
     async with ScriptedServer(lambda *given: answers["now"](*given), sessions=True) as server:
         async with HttpStore(server.url) as store:
@@ -378,7 +375,6 @@ async def test_each_key_has_its_wire(tmp_path: pathlib.Path) -> None:
 async def test_an_idle_wire_ends_and_the_next_call_opens_another(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One with a session does not."""
     monkeypatch.setattr(wires, "IDLE_S", 0.05)
     async with HttpStore(served.server.url) as store:
         await store.put(QUEUE, [b"x"])
@@ -396,7 +392,6 @@ async def test_an_idle_wire_ends_and_the_next_call_opens_another(
 
 
 async def test_large_calls_go_over_http(served: Served) -> None:
-    """And their answers are the same."""
     async with HttpStore(served.server.url) as store:
         await store.put(QUEUE, [NewMessage(b"x" * 60_000)] * 2)
         assert open_at(served) == 0
@@ -502,7 +497,6 @@ async def test_proxies_that_let_no_websocket_through(answer: bytes) -> None:
 
 
 async def test_closing_ends_a_call_that_waits_for_its_wire() -> None:
-    """Immediately, whatever the handshake does."""
     begun = asyncio.Event()
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

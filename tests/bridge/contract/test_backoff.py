@@ -37,7 +37,6 @@ def test_a_back_off_that_cannot_be_is_refused(make: Callable[[], Backoff]) -> No
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2026-11-20T17:31:00", "2026-11-20T17:31:00.123"])
 def test_a_time_needs_its_offset(text: str) -> None:
-    """Or nobody knows when it is."""
     with pytest.raises(ValueError, match="offset" if "T" in text else "Invalid isoformat"):
         from_rfc3339(text)
 

@@ -150,7 +150,6 @@ def test_base64_is_taken_as_it_was_written_or_not_at_all(payload: bytes) -> None
 
 @pytest.mark.parametrize(("payload", "encoding"), [(b"/w=", "base64"), (b"////", "zlib"), (b"/w=", "zlib")])
 def test_how_a_body_is_damaged_is_said(payload: bytes, encoding: str) -> None:
-    """In the words of what could not unpack it."""
     with pytest.raises(BadBurial, match=r"^a dead letter whose body is damaged: .+"):
         read_burial(headed(1, encoding) + payload)
 
@@ -186,7 +185,6 @@ def test_a_lost_claim_is_no_claim() -> None:
 
 
 def test_a_name_tells_its_time_to_live() -> None:
-    """In seconds, or never."""
     assert lives_for(CLAIM.blob) is None
     assert lives_for(blob_name("a/b", 60, "0" * 32)) == 60
     with pytest.raises(BadClaim, match="no claim check has written"):

@@ -260,7 +260,6 @@ def test_sizes_at_their_limits() -> None:
 @pytest.mark.parametrize("name", ["storage_account", "queue_name"])
 @pytest.mark.parametrize("rest", [{}, {"payload_size": "x"}])
 def test_data_that_names_half_a_queue_is_meant_and_wrong(name: str, rest: dict[str, Any]) -> None:
-    """Though the subject names one."""
     with pytest.raises(BadInput):
         http(STRUCTURED_TYPE, whole(data={name: DATA_CLOUDEVENTS_LIMITS[name], **rest}))
 
@@ -350,7 +349,6 @@ def test_a_request_holds_a_thousand_triggers_and_a_mib() -> None:
     ],
 )  # fmt: skip
 def test_a_fault_of_form_is_told_from_one_of_content(data: bytes, code: str, words: str) -> None:
-    """With words that are ours, and nothing of what came in."""
     with pytest.raises(BadInput) as refusal:
         decode_events(data)
     assert (refusal.value.code, str(refusal.value)) == (code, words)

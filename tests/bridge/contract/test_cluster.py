@@ -50,12 +50,10 @@ WHOLE: list[ClusterMessage] = [
 
 @pytest.mark.parametrize("word", WHOLE)
 def test_a_word_comes_back_as_it_was_said(word: ClusterMessage) -> None:
-    """Encoded and decoded."""
     assert decode_cluster_message(encode_cluster_message(word)) == word
 
 
 def test_what_is_not_known_is_ignored() -> None:
-    """Either side may be newer."""
     assert decode_cluster_message(b'{"type": "tomorrow", "boot": 7}') is None
     more = json.loads(encode_cluster_message(WHOLE[0])) | {"tomorrow": 1}
     assert decode_cluster_message(json.dumps(more).encode()) == WHOLE[0]
@@ -80,7 +78,6 @@ def test_what_is_not_known_is_ignored() -> None:
     ],
 )
 def test_a_cover_that_says_what_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
-    """With a stable code, naming the field."""
     whole = {"type": "covered", "boot": BOOT, "queue": QUEUE} | change
     with pytest.raises(BadInput) as caught:
         decode_cluster_message(json.dumps(whole).encode())
@@ -100,7 +97,6 @@ def test_a_cover_that_says_what_cannot_be_is_refused(change: dict[str, object], 
     ],
 )
 def test_a_round_that_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
-    """Naming the field."""
     whole = {"type": "asked", "boot": BOOT, "store": "ab", "place": "p", "begun_age_ms": 0} | change
     with pytest.raises((BadInput, BadQueueReference), match=said):
         decode_cluster_message(json.dumps(whole).encode())
@@ -116,7 +112,6 @@ def test_a_round_that_cannot_be_is_refused(change: dict[str, object], said: str)
     ],
 )
 def test_an_ability_that_cannot_be_is_refused(queues: dict[str, object], said: str) -> None:
-    """Naming the field."""
     whole = {"type": "able", "boot": BOOT, "seq": 1, "queues": queues}
     with pytest.raises(BadInput, match=said):
         decode_cluster_message(json.dumps(whole).encode())
@@ -132,7 +127,6 @@ def test_an_ability_that_cannot_be_is_refused(queues: dict[str, object], said: s
     ],
 )
 def test_a_queue_that_is_none_is_refused(word: dict[str, object]) -> None:
-    """As everywhere else."""
     with pytest.raises(BadQueueReference):
         decode_cluster_message(json.dumps(word).encode())
 

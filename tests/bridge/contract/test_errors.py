@@ -81,7 +81,6 @@ def test_a_store_says_when_to_come_again() -> None:
 
 
 def test_every_code_that_is_raised_stands_in_the_table() -> None:
-    """Whichever class says it."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, QueuebellError)]
     assert len(kinds) > 15
     for kind in kinds:
@@ -89,7 +88,6 @@ def test_every_code_that_is_raised_stands_in_the_table() -> None:
 
 
 def test_a_name_that_is_none_is_repeated_wherever_it_was_given() -> None:
-    """As a reference, as a partitioned one, and as the name of partitions."""
     for read in (parse_reference, parse_partitions, lambda given: Partitions(given, 2)):
         with pytest.raises(BadQueueReference) as refused:
             read("no reference")
@@ -150,7 +148,6 @@ def test_names_are_kept_in_lower_case() -> None:
 
 @pytest.mark.parametrize("given", [None, [], [("a", "b")], "a", 7, {("a", "b")}])
 def test_headers_are_names_with_values(given: object) -> None:
-    """Anything else is refused in words."""
     with pytest.raises(BadInput, match="names and values") as refused:
         checked_headers(given)
     assert refused.value.code == "bad_parameter"

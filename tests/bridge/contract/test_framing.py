@@ -38,7 +38,6 @@ ME = "0123456789abcdef" * 2
     [(None, False), (0, False), (LAST_COUNT, True), (LAST_COUNT - 1, False), (seq_of(5, LAST_COUNT), True)],
 )
 def test_a_will_is_known_by_its_number(seq: int | None, will: bool) -> None:
-    """The last one that its connection has, whichever that was."""
     assert is_will(Stamp(ME, seq)) is will
 
 
@@ -94,7 +93,6 @@ def test_what_is_no_traceparent_is_dropped(text: str | None) -> None:
 
 
 def test_only_what_the_newest_does_not_tell_is_told_beside_it() -> None:
-    """A wake of one trigger is the bytes that it always was."""
     assert several(None) is None
     assert several(Traces((parent(0),))) is None
     assert several(Traces((parent(0),), 1)) == Traces((parent(0),), 1)
@@ -102,7 +100,6 @@ def test_only_what_the_newest_does_not_tell_is_told_beside_it() -> None:
 
 
 def test_they_travel_in_triggers_and_wakes() -> None:
-    """As a list and a count; absent where there are none."""
     event = told(1, Traces((parent(0), parent(1)), 2))
     assert decode_events(encode_event(event)) == [event]
     assert b"traces" not in encode_event(told(1))

@@ -16,14 +16,12 @@ from queuebell.bridge.contract.partitioning import (
 
 @pytest.mark.parametrize("name", ["Orders", "or_ders", "or--ders", "orders-", "ab", "orders-poison", "", "a/b"])
 def test_a_name_that_some_store_refuses_is_refused_at_once(name: str) -> None:
-    """Not at the first burial, at night."""
     with pytest.raises(BadQueueReference):
         Partitions(f"billing/{name}", 4)
 
 
 @pytest.mark.parametrize("count", [0, -1, PARTITIONS_MAX + 1, True, 4.0, "4", None])
 def test_a_number_of_partitions_out_of_range_is_refused(count: object) -> None:
-    """One to a hundred, a whole number."""
     with pytest.raises(BadInput, match="from 1 to 100"):
         Partitions("billing/orders", count)  # type: ignore[arg-type]
 
@@ -32,7 +30,6 @@ def test_a_number_of_partitions_out_of_range_is_refused(count: object) -> None:
     "name", ["a/orders", "a/orders-p", "a/orders-p01", "a/orders-p100", "a/orders-px", "a/orders-poison", "a/p0"]
 )
 def test_what_is_no_partition_by_its_name(name: str) -> None:
-    """Only -p and a number as it is written."""
     assert logical_reference(name) is None
 
 

@@ -37,7 +37,6 @@ def test_what_listen_sets_for_its_commands_is_no_setting() -> None:
 
 
 def test_toml_errors_name_the_file() -> None:
-    """A file that is not TOML says which and where."""
     with pytest.raises(ConfigurationError, match=r"q\.toml: invalid TOML: .*line 1"):
         parse_toml("a = \nb = 1", "q.toml")
 
@@ -125,7 +124,6 @@ class Lists(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def test_a_list_that_may_be_absent_is_split_too() -> None:
-    """Its type is a union."""
     assert resolve(Lists, options={"maybe": "a,b"}).maybe == ["a", "b"]
 
 
@@ -198,7 +196,6 @@ def beat(**levels: object) -> Frame:
     ],
 )
 def test_what_has_not_its_form_is_refused(frame: Frame, field: str) -> None:
-    """With the code of a bad field, and the name of it."""
     with pytest.raises(BadInput) as refusal:
         decode_up(json.dumps(frame))
     assert refusal.value.code == "bad_parameter"

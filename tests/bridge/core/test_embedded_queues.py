@@ -116,7 +116,6 @@ def test_o5_an_idle_own_queue_hears_nothing_for_a_day() -> None:
 
 
 def test_o5_covered_is_not_zero_while_messages_wait() -> None:
-    """With work visible, coverage ages from when it became so."""
     rig = Rig()
     number = rig.join(own=True, capacity=1)
     rig.level(2, rose=True, put=2)
@@ -222,7 +221,6 @@ def test_o7_not_taken_up_within_a_is_released_uncounted() -> None:
 
 
 def test_o7_a_lost_session_gives_back_at_once() -> None:
-    """Nobody waits for A when the connection is gone."""
     rig = Rig()
     number = rig.join(own=True, accept=True)
     hand(rig, number, "m1")

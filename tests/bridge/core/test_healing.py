@@ -183,7 +183,6 @@ def test_leases_from_before_the_restart_get_timers_when_their_holder_dies() -> N
 
 
 def test_a_holder_that_says_bye_names_its_leases() -> None:
-    """What a bye does not name is not held."""
     rig, first, second = restarted()
     rig.bye(second)
     assert reasons(rig, first, 700) == []

@@ -87,7 +87,6 @@ def test_a_wake_that_carries_is_told_with_all_that_it_carries() -> None:
     ],
 )  # fmt: skip
 def test_each_refusal_names_its_table_and_its_key(says: str, check: object) -> None:
-    """And what the least is."""
     with pytest.raises(ConfigurationError, match=says):
         check()  # type: ignore[operator]
 

@@ -127,7 +127,6 @@ def test_an_empty_receive_elsewhere_ends_it() -> None:
 
 
 def test_an_older_answer_says_nothing() -> None:
-    """Neither than a newer round, nor than a suspend."""
     rig = Asked()
     rig.pass_time(20.0)
     rig.answer()

@@ -44,7 +44,6 @@ def test_b1_the_generation_is_one_counter_for_all_queues() -> None:
 
 
 def test_b3_the_least_recently_used_session_owns() -> None:
-    """Wakes go round the sessions that have room."""
     rig, first, second = two()
     rig.trigger()
     assert len(rig.wakes(second)) == 1 and not rig.wakes(first)
@@ -177,7 +176,6 @@ def test_b7_an_older_cover_settles_nothing() -> None:
 
 
 def test_b7_a_cover_of_another_boot_settles_nothing() -> None:
-    """Generations of two boots are never compared."""
     rig, first, second = two()
     rig.trigger()
     rig.cover(second, rig.work().gen + 5, boot="c" * 32)
@@ -525,7 +523,6 @@ def test_a_more_for_a_wake_that_met_no_slot_marks_nothing() -> None:
 
 
 def test_who_comes_to_a_forgotten_queue_is_asked_to_look() -> None:
-    """So that it was not gone after all costs no message."""
     rig = Rig()
     rig.settle_hello(rig.join())
     rig.lose(next(iter(rig.frames)))

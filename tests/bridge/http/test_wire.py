@@ -80,7 +80,6 @@ LONG = frame(json.dumps({"type": "of a time to come", "x": "y" * 300}).encode())
 
 @pytest.mark.parametrize("step", [1, 5, 1 << 20])
 async def test_frames_with_masks_pass_in_any_pieces(served: Served, step: int) -> None:
-    """Of each length that a frame can announce."""
     async with served.client() as client:
         assert (await shaken(client)).status == 101
         short = json.dumps({"type": "of a time to come", "x": "y" * 200}).encode()
@@ -279,7 +278,6 @@ async def test_headers_that_do_not_count_are_ignored(served: Served) -> None:
 
 
 async def test_a_call_as_text_is_told_so(served: Served) -> None:
-    """It is the usual slip, and harms nobody."""
     async with wire(served) as peer:
         await peer.socket.send_str("1 GET /v1/queues\n\n")
         error = await peer.frame("error")
@@ -455,7 +453,6 @@ async def test_an_orderly_end_says_how_far_it_got(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_a_stopping_bridge_takes_no_wires_and_no_puts(served: Served) -> None:
-    """Receives and settlements go on until it has stopped."""
     async with wire(served) as peer:
         await served.bridge.store.put("billing/orders", [NewMessage(b"x")])
         served.bridge.drain()
@@ -481,7 +478,6 @@ async def test_a_wire_that_carries_nothing_is_closed(served: Served, monkeypatch
 
 
 async def test_an_older_client_is_told_so(served: Served) -> None:
-    """It offers another subprotocol."""
     head = {
         "Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": "13",
         "Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec_WebSocket_Protocol": "queuebell.v1",

@@ -66,6 +66,5 @@ def test_what_is_wrong(metadata: dict[str, str], told: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 81, "-x"])
 def test_a_store_has_a_plain_name(name: str) -> None:
-    """It stands in a ScaledObject."""
     with pytest.raises(ConfigurationError, match="keda_store: name"):
         KedaStore(name=name, url="redis://h")

@@ -81,7 +81,6 @@ async def test_where_nothing_listens_beneath_the_client_is_let_go() -> None:
 
 
 async def test_a_stop_ends_what_is_open() -> None:
-    """Also a connection that is only just being made."""
     async with gated() as (made, port, _):
         open_ones = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
         await until(made, 3)

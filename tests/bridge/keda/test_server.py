@@ -194,7 +194,6 @@ async def test_each_verb_with_each_call(carried: str, tmp_path: pathlib.Path) ->
 async def test_a_stream_ends_once_its_queue_is_no_longer_granted(
     tmp_path: pathlib.Path,
 ) -> None:
-    """A rejection after that is reported with the principal and the queue."""
     file = tmp_path / "access.json"
     secrets = written(file, {"keda": {"look": [GRANTED, OTHER]}})
     refused: list[Fact] = []
@@ -316,7 +315,6 @@ async def test_a_call_that_passes_the_gate_by_is_refused() -> None:
 
 
 async def test_a_stream_ends_with_its_certificate(tmp_path: pathlib.Path) -> None:
-    """At the moment that the certificate says, as a session does."""
     async with named(tmp_path) as (authority, watch, server, clock):
         cert, key = authority.certificate("keda", x509.DNSName("keda.internal"))
         credentials = grpc.ssl_channel_credentials(authority.file.read_bytes(), key.read_bytes(), cert.read_bytes())
@@ -346,7 +344,6 @@ async def named(folder: pathlib.Path) -> AsyncIterator[tuple[Authority, AccessWa
 
 
 async def test_an_address_of_ipv6_has_its_brackets() -> None:
-    """As a ScaledObject names it, and in the log."""
     async with Bridge() as bridge:
         assert KedaServer(bridge, "::1", 8475, listen=listen).url == "[::1]:8475"
 
@@ -380,7 +377,6 @@ async def told_of_a_put(count: int) -> None:
 
 @pytest.mark.rest
 async def test_a_thousand_streams() -> None:
-    """As many as a large cluster has ScaledObjects."""
     await told_of_a_put(1000)
 
 

@@ -32,7 +32,6 @@ def test_a_line_of_json_has_these_keys() -> None:
 
 @pytest.mark.parametrize("form", [PlainLines(), JsonLines()])
 def test_a_traceback_is_kept(form: logging.Formatter) -> None:
-    """An error with a traceback shows where it was raised."""
     made = record("oops")
     try:
         raise ValueError("inner")
@@ -70,7 +69,6 @@ def test_lines_of_a_kind_are_omitted_and_counted() -> None:
 
 
 def test_kinds_are_bounded() -> None:
-    """A million kinds of line do not fill the memory."""
     limit = Repetition(burst=1, clock=lambda: 0.0)
     assert limit.filter(record("first"))
     for number in range(1, Repetition.KINDS_MAX):

@@ -79,7 +79,6 @@ def threads() -> list[str]:
     ],
 )
 def test_wrong_arguments_are_told_where_it_is_made(given: Any, options: dict[str, Any], error: type[Exception]) -> None:
-    """No thread is started."""
     with pytest.raises(error):
         BlockingStore(given, **options)
     assert threads() == []
@@ -148,7 +147,6 @@ CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any], tuple[Any, ...]]] = [
 
 
 def test_every_call_reaches_the_store_and_names_itself_where_no_answer_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all arguments and defaults; an unknown outcome names its call and queue."""
     made: list[tuple[Any, ...]] = []
     store = Noting()
     monkeypatch.setattr(blocking, "open_store", lambda url, **options: made.append((url, options)) or store)
@@ -284,7 +282,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.parametrize(("code", "visible"), [(FORKED, "3"), (FORKED_BUSY, "10")])
 def test_a_forked_process_goes_on_with_a_loop_of_its_own(url: str, code: str, visible: str) -> None:
-    """Also while other threads are in the middle of calls."""
     assert program(code, url).split() == [visible]
 
 

@@ -224,7 +224,6 @@ class Refusing:
 
 
 async def test_what_does_not_pass_is_told() -> None:
-    """An invalid trigger is rejected permanently."""
     with pytest.raises(BadInput):
         await MemoryBus(Refusing("bad_trigger")).publish([EVENT])
 
@@ -237,7 +236,6 @@ async def test_a_closed_bus_says_so() -> None:
 
 
 async def test_a_stopped_bridge_is_away() -> None:
-    """Also one that was not started yet."""
     with pytest.raises(BusUnavailable, match=r"^the bridge was not started$"):
         await MemoryBus(Bridge()).publish([EVENT])
     bridge = Bridge()

@@ -107,7 +107,6 @@ async def test_a_bridge_that_restarts(rig: Rig, tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_run_gives_way(rig: Rig) -> None:
-    """Also during a put; the row stays."""
     begun = asyncio.Event()
 
     class Hanging(FakeStore):
@@ -134,7 +133,6 @@ async def test_numbers_that_are_none_are_refused(rig: Rig, options: dict[str, fl
 
 
 async def test_what_cannot_be_relayed_from_or_to() -> None:
-    """A database in memory, and one of another kind."""
     outbox = Outbox(MetaData())
     for engine in (sqlalchemy.create_engine("sqlite://"), create_async_engine("sqlite+aiosqlite://")):
         with pytest.raises(ConfigurationError, match="in memory"):
@@ -146,7 +144,6 @@ async def test_what_cannot_be_relayed_from_or_to() -> None:
 
 
 async def test_a_store_is_needed(rig: Rig) -> None:
-    """An address is not a store."""
     with pytest.raises(ConfigurationError, match="to a store"):
         rig.relay("http://127.0.0.1:8470")
 
@@ -253,7 +250,6 @@ async def test_a_fault_of_the_relay_itself_is_logged(caplog: pytest.LogCaptureFi
 
 
 async def test_a_loop_that_is_gone_fails_no_commit() -> None:
-    """Other relays are still notified."""
     gone = asyncio.new_event_loop()
     gone.close()
     rung = asyncio.Event()

@@ -169,7 +169,6 @@ async def test_what_is_said_of_a_put_reaches_the_store(connection: object, creat
 
 
 async def test_the_longest_wait_of_all_partitions() -> None:
-    """In milliseconds; None where nothing is visible."""
     waits = dict(zip(ORDERS.references, (None, 30, 70, None), strict=True))
 
     class Waiting(Store):
@@ -195,7 +194,6 @@ def test_turns_are_exactly_even() -> None:
 
 
 def test_producers_begin_anywhere() -> None:
-    """Producers that put once each spread evenly."""
     firsts = Counter(RoundRobin(10, lambda place=place: place / 1000).take(0.0) for place in range(1000))
     assert firsts == dict.fromkeys(range(10), 100)
 
@@ -219,7 +217,6 @@ def test_what_failed_rests_longer_each_time() -> None:
 
 
 def test_what_works_again_rests_no_more() -> None:
-    """One success resets all failures."""
     turns = RoundRobin(2, lambda: 0.0)
     turns.failed(0.0, 0)
     assert [turns.take(0.5), turns.take(0.5)] == [1, 1]
@@ -247,7 +244,6 @@ def test_a_batch_is_tried_on_three_at_most(count: int) -> None:
 
 
 def test_what_was_tried_is_passed_over_wherever_the_turn_stands() -> None:
-    """Also if it would be next."""
     turns = RoundRobin(3, lambda: 0.0)
     assert turns.take(0.0, [0]) == 1
     assert turns.take(0.0, [2, 0]) == 1

@@ -81,7 +81,6 @@ def test_azures_own_rules_for_names(queue: str) -> None:
     [("base64", b"hi", "aGk="), ("auto", b"\xff\x00", "/wA="), ("text", "grün & <b>".encode(), "grün & <b>")],
 )
 def test_encodings_both_ways(kind: str, body: bytes, text: str) -> None:
-    """Each writes what it reads."""
     encoding = Encoding(kind)
     encoding.check(body)
     assert encoding.written(body) == text
@@ -210,7 +209,6 @@ class TestRequests:
                 await store.receive(QUEUE)
 
     async def test_a_version_that_the_service_does_not_know_is_told_with_its_remedy(self, store_at: StoreAt) -> None:
-        """As it is to be written; and the remedy is an address that can be used."""
         answer = fault(400, "InvalidHeaderValue")
         async with ScriptedServer(lambda *_: answer) as server, store_at(server.url) as store:
             with pytest.raises(ConfigurationError, match="InvalidHeaderValue") as refused:

@@ -80,7 +80,6 @@ IMPORTS = (
 
 
 def test_what_an_older_version_left_half_made_is_made_anew(tmp_path: pathlib.Path) -> None:
-    """With its journal or without: there was never a table in it."""
     path = tmp_path / "queue.db"
     for journal in (None, bytes(512), sqlite_file_journal(1)):
         path.unlink(missing_ok=True)

@@ -93,7 +93,6 @@ async def test_what_it_was_opened_with_and_what_it_refuses() -> None:
 
 
 def test_a_digest_is_the_same_in_all_versions() -> None:
-    """Bridges of a cluster compare them."""
     assert digest_of("a", "b") == "7e18f737311b2dc3b2f269dd78396b03"
 
 

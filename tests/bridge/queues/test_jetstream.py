@@ -109,7 +109,6 @@ def test_acknowledgements_are_read() -> None:
 
 
 def test_streams_lead_back_to_references() -> None:
-    """A stream of ours has one reference; those of others have none."""
     assert reference_of("queuebell", Names.of("queuebell", "a-b/c_d").stream) == "a-b/c_d"
     for stream in ("ORDERS", "other=a=b", "queuebell=a", "queuebell=a=b=c", "queuebell=a=.b"):
         assert reference_of("queuebell", stream) is None
@@ -117,7 +116,6 @@ def test_streams_lead_back_to_references() -> None:
 
 @pytest.mark.parametrize("query", ["prefix=a.b", "replicas=0", "replicas=6", "stream=x", "ack_wait=3"])
 def test_addresses_that_are_none(query: str) -> None:
-    """Options that there are not, or that cannot be, are mistakes of the configuration."""
     with pytest.raises(ConfigurationError):
         open_store(f"nats://127.0.0.1:4222?{query}")
 
@@ -167,7 +165,6 @@ class Scripted:
     ],
 )
 async def test_a_put_that_failed_tells_how_many_stand(answers: list[str], put: int) -> None:
-    """Of so many messages so many were put, and the outcome is unknown where any was, or may have been."""
     store, wire = JetStreamStore("nats://127.0.0.1:4222"), Scripted(answers)
     store._wire = wire  # type: ignore[assignment]
     store._checked_streams.add(NAMES.stream)
@@ -330,7 +327,6 @@ class TestJetStream:
 
     @pytest.mark.parametrize("version", ["2.10.0", "2.15.1", "3.0.0", "unheard of"])
     async def test_a_server_that_is_new_enough_is_asked(self, version: str) -> None:
-        """Also one that tells no version that can be read."""
         async with (
             nats_that_says(version) as port,
             JetStreamStore(f"nats://127.0.0.1:{port}", timeout=0.1) as store,
@@ -504,7 +500,6 @@ async def test_each_setting_of_a_stream_fits_or_is_refused_at_its_first_use(
 async def test_each_setting_of_a_consumer_fits_or_is_refused_at_its_first_use(
     server: NatsServer, store: JetStreamStore
 ) -> None:
-    """By a receive and by a count; nothing is handed out, and what was put is there."""
     for number, (settings, said) in enumerate(CONSUMERS):
         queue = f"shop/q{number}"
         names = Names.of("queuebell", queue)

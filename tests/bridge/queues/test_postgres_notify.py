@@ -34,7 +34,6 @@ LATE = EARLY + datetime.timedelta(seconds=1)
 
 
 def test_marks_are_not_kept_for_ever_more_queues() -> None:
-    """Past the limit all begin anew."""
     marks = PostgresMarks()
     for number in range(QUEUES_MAX):
         marks.record(f"a/{number}", 0.0, EARLY)

@@ -123,7 +123,6 @@ class TestIdentity:
         assert await store.identity() is None
 
     async def test_where_it_cannot_be_asked_that_is_told(self, server: RedisServer, store: RedisStore) -> None:
-        """Not that it has no name."""
         await server.kill()
         with pytest.raises(StoreUnavailable):
             await store.identity()

@@ -273,7 +273,6 @@ async def refused(path: Path, expected: type[Exception]) -> Exception:
 
 
 async def test_a_file_with_broken_pages_is_refused(tmp_path: Path) -> None:
-    """Garbage where the tables should be."""
     path = tmp_path / "queue.db"
     await fill(path, 640)
     data = bytearray(path.read_bytes())
@@ -459,7 +458,6 @@ async def test_what_is_made_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 async def test_a_second_store_in_this_process_is_refused(tmp_path: Path) -> None:
-    """The lock is per file, not per process."""
     first, second = SqliteStore(tmp_path / "queue.db"), SqliteStore(tmp_path / "queue.db")
     await first.open()
     with pytest.raises(StoreOwned):

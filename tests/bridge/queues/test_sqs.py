@@ -47,14 +47,12 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.text("ab_-", max_size=8), st.sampled_from(["sqs://eu-central-1", "sqs://eu-central-1/a-", ACCOUNT]))
 def test_a_name_has_a_reference_that_leads_back_or_none(name: str, url: str) -> None:
-    """Whatever the queues of others are called."""
     where = SqsAddress(url)
     reference = where.reference(name)
     assert reference is None or where.name(reference) == name
 
 
 def test_one_account_keeps_names_as_they_are() -> None:
-    """With an account in the address every queue that is there has a reference, and no other account has."""
     where = SqsAddress("sqs://eu-central-1?account=shop")
     assert where.name("shop/orders") == "orders"
     assert where.reference("any_queue-7") == "shop/any_queue-7"
@@ -163,7 +161,6 @@ def counts(visible: int, leased: int, delayed: int = 0) -> Callable[[dict[str, A
 
 class TestRequests:
     async def test_two_calls_of_a_queue_that_is_gone(self) -> None:
-        """Each is told so, and the next call asks where the queue is."""
         async with service(PurgeQueue=lambda _: told("QueueDoesNotExist")) as server, store_at(server) as store:
             found = await asyncio.gather(store.clear(QUEUE), store.clear(QUEUE), return_exceptions=True)
             assert [type(one) for one in found] == [QueueNotFound] * 2

@@ -64,7 +64,6 @@ def judge(readiness: object, findings: object, queues: list[Any]) -> list[Proble
 def test_each_problem_has_a_code_a_subject_and_advice(
     code: str, readiness: dict[str, Any], findings: dict[str, Any], queues: list[dict[str, Any]]
 ) -> None:
-    """One of each kind."""
     (problem,) = judge(readiness, findings, queues)
     assert problem.code == code
     assert problem.subject and problem.what and problem.advice
@@ -76,7 +75,6 @@ def problem_of(findings: dict[str, Any]) -> Problem:
 
 
 def test_every_subject_can_be_looked_for() -> None:
-    """What is no queue and no listener has a fixed word."""
     (unready,) = judge({"ready": False}, {}, [])
     assert unready.subject == "bridge"
     audit = problem_of({"audit_found": 3})

@@ -135,7 +135,6 @@ async def test_a_channel_that_fails_once_costs_its_session_one_wake_and_no_other
 
 @simulated
 async def test_a_channel_that_cannot_be_closed_keeps_no_session_and_stops_no_stop() -> None:
-    """The bridge ends all sessions and closes its store."""
     async with Bridge() as bridge:
         first, second = Broken("close"), Ear()
         joined(bridge, first)
@@ -234,7 +233,6 @@ async def test_a_subscriber_that_raises_loses_that_wake_and_delays_nobody() -> N
 
 @simulated
 async def test_who_takes_turns_is_told_although_another_of_the_same_way_raises() -> None:
-    """Each hearer of a way on its own."""
     told: list[str] = []
     async with Bridge() as bridge:
         bridge.callbacks.turn_subscribers["way"] = [fails, lambda tell: told.append(tell.queue)]
@@ -246,7 +244,6 @@ async def test_who_takes_turns_is_told_although_another_of_the_same_way_raises()
 def test_a_log_handler_that_raises_does_not_reach_the_code_that_logs(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By any of our loggers, and it is counted."""
 
     class Raising(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -265,7 +262,6 @@ def test_a_log_handler_that_raises_does_not_reach_the_code_that_logs(
 
 
 def test_what_is_swallowed_is_logged_once_a_minute_and_each_is_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """With its traceback, and what was called."""
     what = "a call of this test"
     for _ in range(3):
         with swallowed.swallowing(what):

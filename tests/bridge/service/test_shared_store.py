@@ -218,7 +218,6 @@ def served_elsewhere_errors(engine: QueueStore) -> tuple[SharedStore, list[Cloud
 
 @simulated
 async def test_an_engine_that_raises_what_it_should_not_is_asked_until_it_answers() -> None:
-    """Nor does that end the asking for the next time that it fails."""
     engine = Scripted()
     store, _ = served_elsewhere_errors(engine)
     await store.open()

@@ -353,7 +353,6 @@ def test_the_list_of_listeners() -> None:
 
 
 def test_what_a_person_should_know() -> None:
-    """Each session in trouble with all that it is known by, and who is rejected."""
     rig, number = busy()
     found = shown(at_once(status.findings(rig.scheduler, rig.now, stalled={number}, notices_suspend=False)))
     numbers = found.pop("numbers")
@@ -464,7 +463,6 @@ REFUSED: dict[str, Callable[[ServedStore], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("call", [call for call in REFUSED if call not in ("create_alike", "listing")])
 async def test_whatever_would_touch_a_message_is_refused_with_the_way_out(call: str) -> None:
-    """By one code, and nothing was marked for it."""
     async with Bridge(store=NoStore()) as bridge:
         with pytest.raises(Unsupported, match="start every bridge of the cluster with the same --store URL") as refused:
             await REFUSED[call](bridge.store)
@@ -475,14 +473,12 @@ async def test_whatever_would_touch_a_message_is_refused_with_the_way_out(call: 
 
 @pytest.mark.parametrize("call", ["create_alike", "listing"])
 async def test_what_only_the_azure_endpoint_asks_is_refused(call: str) -> None:
-    """It is not opened there."""
     async with Bridge(store=NoStore()) as bridge:
         with pytest.raises(Unsupported):
             await REFUSED[call](bridge.store)
 
 
 async def test_there_is_nothing_to_list_and_the_bridge_is_ready() -> None:
-    """Readiness says that there is no store, and that this is no fault."""
     async with Bridge(store=NoStore()) as bridge:
         assert await bridge.store.queues() == []
         assert not await bridge.store.exists(QUEUE_NOWHERE)

@@ -80,7 +80,6 @@ async def aside(check: ClaimCheck, body: bytes, **options: Any) -> bytes:
 
 
 async def test_a_small_body_travels_as_it_is() -> None:
-    """At the limit no blob is written or read."""
     blobs = Blobs()
     check = check_of(blobs)
     body = b"x" * (64 * 1024)
@@ -210,7 +209,6 @@ async def test_a_rough_count_proves_nothing() -> None:
 
 
 async def test_a_stranger_s_blob_is_left_alone() -> None:
-    """Only blobs of a claim check are removed."""
     site = Site()
     await site.blobs.put(f"{QUEUE}/mine", b"x")
     site.clock.now += 100 * DAY
@@ -228,7 +226,6 @@ async def test_a_sweep_of_young_blobs_is_refused(age: float) -> None:
 
 @pytest.mark.parametrize("endpoint", ["localhost:9000", "ftp://files", "httpx://files"])
 def test_an_endpoint_of_s3_is_an_address_of_http(endpoint: str) -> None:
-    """Without one the region decides."""
     with pytest.raises(ConfigurationError, match="http:// or https://"):
         S3Blobs(f"s3://invoices?endpoint={endpoint}")
     for good in ("", "?endpoint=http://localhost:9000", "?endpoint=https://files.example", "?region=eu-central-1"):
@@ -311,7 +308,6 @@ async def test_a_blob_store_that_never_answers_ends_each_call(silent: int, url: 
     ],
 )
 async def test_a_table_store_that_never_answers_ends_each_call(silent: int, url: str, call: str) -> None:
-    """Also while it connects."""
     async with asyncio.timeout(PATIENCE_S), open_table(url.format(silent)) as store:
         with pytest.raises(UnknownOutcome, match="no answer within"):
             await TABLE_CALLS[call](store)

@@ -32,7 +32,6 @@ async def test_half_a_blob_is_never_seen(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def test_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk has an error of its own, which can be retried."""
 
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")

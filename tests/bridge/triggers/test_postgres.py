@@ -122,7 +122,6 @@ def trigger(**more: object) -> str:
     ],
 )
 async def test_what_is_no_trigger_is_refused_and_counted(payload: str) -> None:
-    """No payload stops the one after it."""
     desk = Desk()
     assert await desk.say(payload, "billing/next") == ["billing/next"]
     assert len(desk.refused()) == 1
@@ -140,7 +139,6 @@ async def test_answers_do_not_outlive_their_connection() -> None:
 
 
 def test_a_prefix_that_is_no_channel_is_refused() -> None:
-    """Before anything connects."""
     with pytest.raises(ConfigurationError):
         Attachments(Bridge(), postgres=["mysql://x/y"])
     with pytest.raises(ConfigurationError, match="63"):

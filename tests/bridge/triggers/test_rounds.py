@@ -80,7 +80,6 @@ class Listening:
 @simulated
 @pytest.mark.parametrize("count", [10, 1000])
 async def test_many_idle_queues_cost_one_question_a_period(count: int) -> None:
-    """And not one receive, but the first of each."""
     store, queues = Store(), [f"a/q{number}" for number in range(count)]
     async with Bridge() as bridge:
         rounds = Rounds(bridge, store.open)

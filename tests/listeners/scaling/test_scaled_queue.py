@@ -178,7 +178,6 @@ def processes(**given_: Any) -> Processes:
     ],
 )
 def test_limits_that_cannot_work_are_refused(wrong: dict[str, Any], what: str) -> None:
-    """And the word that a person wrote is in the message."""
     with pytest.raises(BadInput, match=what):
         Limits(**wrong)
 

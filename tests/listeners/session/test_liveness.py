@@ -8,7 +8,6 @@ from queuebell.listeners.session.session import Liveness
 
 
 def test_no_welcome_within_five_seconds_degrades_once() -> None:
-    """And not again until a welcome has come in between."""
     liveness = Liveness(100.0)
     assert liveness.deadline() == 105.0
     assert not liveness.dead(104.9)
@@ -53,7 +52,6 @@ def test_only_the_echo_of_our_own_heartbeats_keeps_the_bridge_alive() -> None:
 
 
 def test_echoes_that_cannot_be_ours_are_ignored() -> None:
-    """From an older session, or from the future."""
     liveness = Liveness(100.0)
     liveness.welcome(101.0, 5.0)
     assert liveness.echoed(102.0, 100_000, 0) is None

@@ -85,7 +85,6 @@ async def test_a_meter_that_raises_fails_no_message(monkeypatch: pytest.MonkeyPa
 
 @simulated
 async def test_one_queue_that_raises_at_a_welcome_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other hears of its work by the bridge."""
     welcomed = Dequeue.welcomed
 
     def one(self: Dequeue, boot: str, gen: int) -> None:

@@ -177,7 +177,6 @@ async def test_a_wake_that_cannot_be_read_costs_nothing_but_a_line(caplog: pytes
 @pytest.mark.parametrize("spare", [-1, 0, 1])
 @simulated
 async def test_a_report_that_just_fits_is_told(spare: int) -> None:
-    """And the number of queues told is what is returned: the farewell counts by it."""
     one, two, three = ports = [Port(f"a/{number}") for number in range(3)]
     session = session_of(Bridge(), *ports)
     frame = ListenerHeartbeat(1, {port.queue: QueueBeat() for port in ports})

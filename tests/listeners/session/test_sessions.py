@@ -41,7 +41,6 @@ def test_a_share_is_what_one_frame_can_name(length: int) -> None:
 
 
 async def test_what_breaks_one_session_ends_the_listener() -> None:
-    """With its own error, and nothing is left running."""
 
     class Wrong:
         async def connect(self) -> Link:

@@ -155,7 +155,6 @@ async def test_who_lets_nobody_in_is_passed_over_and_a_refusal_is_told(
 
 
 async def test_a_listener_tells_whom_it_is_with(caplog: pytest.LogCaptureFixture) -> None:
-    """In its state, and in one line of the log when that changes."""
     caplog.set_level(logging.INFO, "queuebell.listener")
     store = Store()
 
@@ -183,7 +182,6 @@ async def test_a_listener_tells_whom_it_is_with(caplog: pytest.LogCaptureFixture
 
 
 async def test_a_key_that_is_refused_is_told_at_once(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    """As an error with the remedy, and not as a bridge that is away."""
     written(tmp_path / "access.json", {"worker": {"take": ["other/*"]}})
     async with AccessWatch(tmp_path / "access.json") as watch, serving(access=watch) as served:
 
@@ -291,7 +289,6 @@ async def test_put_to_handler_over_the_network() -> None:
 
 
 async def test_a_cancelled_receive_loses_nothing() -> None:
-    """The frame that comes afterwards is still there."""
     speak = asyncio.Event()
 
     async def talk(socket: web.WebSocketResponse) -> None:

@@ -161,7 +161,6 @@ def test_what_is_deleted_after_the_last_look_is_not_leased_any_more() -> None:
 
 @pytest.mark.parametrize("sessions", [0, 1, 100])
 def test_all_sessions_together_count_twice_a_minute(sessions: int) -> None:
-    """However many receives find work."""
     rules, counted = CountSchedule(QUEUE, None), 0
     every = COUNT_S * max(1, sessions)
     for step in range(1000):

@@ -171,7 +171,6 @@ async def test_a_store_that_refuses_the_facts_gets_the_body() -> None:
 
 @simulated
 async def test_a_replay_waits_as_long_as_the_supervisor_says() -> None:
-    """And a dead letter names the exception of its handler."""
     store = Store()
     (facts,) = await buried(store, b"x", max_attempts=1)
     assert facts.error == "ValueError"
@@ -201,7 +200,6 @@ class Aside:
 
 @simulated
 async def test_a_stop_waits_two_seconds_for_a_blob_that_is_not_deleted() -> None:
-    """Of a handled message: the sweep deletes it later."""
     site = Aside()
     await site.fill(b"n" * 2000)
     deleting = asyncio.Event()

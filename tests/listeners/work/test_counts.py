@@ -46,7 +46,6 @@ def test_a_look_that_nobody_asked_for_and_that_met_a_new_message_is_told_of() ->
 
 
 def test_receives_before_any_bridge_are_told_to_the_first() -> None:
-    """A listener that polled before it was greeted."""
     found = ReceiveCounts()
     found.received("poll", True, known=False)
     assert found.report(7) == {"poll": (1, 0)}

@@ -36,7 +36,6 @@ def test_a_look_for_a_release_is_never_a_tick_early() -> None:
 
 
 def test_a_visibility_that_proved_too_short_grows_and_stays() -> None:
-    """By half each time, tenfold at most."""
     visibility = Visibility(30.0)
     visibility.proved_short(1000.0)
     assert (visibility.seconds, visibility.too_short) == (45.0, 1)

@@ -243,7 +243,6 @@ RIGHT = {
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_handler_that_can_be_called_is_taken(name: str) -> None:
-    """Whatever takes one argument."""
     Listener("memory:x", QUEUE, RIGHT[name], bridge=PULL_ONLY)
 
 
@@ -307,7 +306,6 @@ async def test_a_generator_that_a_plain_function_returns_is_a_failed_attempt(gen
     ],
 )
 def test_the_command_ends_with_one_line_and_78(tmp_path: pathlib.Path, name: str, words: str) -> None:
-    """Before it connects to anything."""
     (tmp_path / "orders.py").write_text(
         "NUMBER = 7\n\n\nasync def two(message, connection): ...\n\n\nasync def generating(message):\n    yield\n\n\n"
         "class Callee:\n    def __init__(self, message): ...\n"

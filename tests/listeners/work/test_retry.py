@@ -96,7 +96,6 @@ def test_what_passes_by_itself_is_transient(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", [BlobNotFound("x"), Unsupported("x"), caused(RuntimeError("x"), BlobNotFound("y"))])
 def test_what_no_attempt_changes_is_permanent(error: Exception) -> None:
-    """What is known not to change is not tried again."""
     assert classify(error) is Failure.PERMANENT
 
 
@@ -376,7 +375,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize("given_, detail", REFUSED)
 def test_a_policy_that_cannot_be_is_refused(given_: dict[str, Any], detail: str) -> None:
-    """By its name and its range, with a stable code."""
     with pytest.raises(BadInput) as refused:
         RetryPolicy(**given_)
     assert (refused.value.code, str(refused.value)) == ("bad_parameter", f"retry: {detail}")
@@ -404,7 +402,6 @@ def test_how_long_a_policy_lasts_is_the_sum_of_its_pauses(policy: RetryPolicy, a
 
 
 def test_an_outcome_says_why_it_was_no_success() -> None:
-    """In the words of the failure or of the handler."""
     assert [reason_of(outcome) for outcome in (Failed("x"), DeadLetter("y"), WantsRetry(7.0))] == [
         "x",
         "y",

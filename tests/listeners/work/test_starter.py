@@ -247,7 +247,6 @@ def test_a_loop_that_nobody_waits_for_takes_no_signal(heard: list[int]) -> None:
 def test_a_process_that_was_forked_off_and_a_loop_that_was_left_hear_nothing(
     forked: bool, heard: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The signal goes to whom it was of before, and is theirs from then on."""
     mine, members = list[int](), list[Any]()
     signal.signal(TERM, own(heard))
 

@@ -192,7 +192,6 @@ async def test_a_page_cannot_read_it(address: str) -> None:
 
 
 async def test_a_port_that_is_taken_is_said() -> None:
-    """With what to do about it, and nothing stays open."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigurationError, match=f"metrics: cannot listen on {address}"):

@@ -364,7 +364,6 @@ def test_what_answers_strangely_is_no_bridge(
 def test_an_answer_that_is_nested_without_end_is_no_bridge(
     strange: Strange, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nor a crash."""
     strange.raw = b"[" * 200_000
     assert main(["check", "--bridge", strange.url]) == 69
     assert "is not a bridge" in capsys.readouterr().err
@@ -403,7 +402,6 @@ def test_rough_counts_are_said_with_both_prices(strange: Strange, capsys: pytest
 
 
 def test_a_queue_that_is_gone_meanwhile_is_no_problem(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
-    """It was named, and then deleted."""
     strange.answers.update(NAMED)
     assert main(["check", "--bridge", strange.url]) == 0
     assert "all is well" in capsys.readouterr().out

@@ -43,7 +43,6 @@ def asked(line: str, **env: str) -> list[str]:
 
 
 def test_commands_actions_options_and_choices_are_completed() -> None:
-    """Each where it may stand."""
     assert asked("queuebell ") == list(SUBCOMMANDS)
     assert asked("queuebell sta") == ["status"]
     assert "replay" in asked("queuebell queue ")
@@ -73,7 +72,6 @@ def completes(terminal: Terminal) -> None:
 
 
 def test_bash_completes(bridge: Serving, tmp_path: pathlib.Path) -> None:
-    """As it is said to be set up."""
     with shell(tmp_path, "bash", "--norc", "--noprofile", "-i", url=bridge.url) as terminal:
         terminal.keys('eval "$(queuebell completion bash)"; echo re""ady\r')
         terminal.shows("ready")

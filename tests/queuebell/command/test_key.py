@@ -166,7 +166,6 @@ def test_a_principal_without_keys_is_told_of_and_may_nothing_if_one_says_so(tmp_
     ],
 )
 def test_typos_change_nothing(tmp_path: pathlib.Path, words: list[str], why: str) -> None:
-    """Each is refused with the way out, and no file is made."""
     assert why in key(tmp_path, *words, code=None)
     assert not (tmp_path / "access.json").exists()
 

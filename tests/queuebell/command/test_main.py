@@ -185,7 +185,6 @@ def test_mistakes_have_a_code_and_one_line(
 
 
 def test_a_process_ends_with_the_code_of_its_command() -> None:
-    """And its one line goes to standard error."""
     done = run("publish", "nonsense", code=2)
     assert done.stdout == b"" and b"queue reference" in done.stderr
     assert len(done.stderr.splitlines()) == 1

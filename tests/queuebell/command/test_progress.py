@@ -54,7 +54,6 @@ def test_away_from_a_terminal_a_long_one_says_now_and_then_how_far_it_is(monkeyp
 def test_the_line_fits_and_says_how_much_time_is_left(
     monkeypatch: pytest.MonkeyPatch, width: int, hostile: str
 ) -> None:
-    """Whatever the width, it is one line; brackets are no markup."""
     monkeypatch.setenv("COLUMNS", str(width))
     monkeypatch.setenv("NO_COLOR", "1")
     bars = Terminal()

@@ -28,7 +28,6 @@ def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 def test_put_of_many_lines_goes_in_batches(bridge: Serving) -> None:
-    """More lines than a batch all arrive, in order."""
     text = "".join(f"{n}\n" for n in range(500))
     assert json.loads(bridge.client("queue", "put", "many/q", "--json", stdin=text.encode())) == {
         "queue": "many/q",
@@ -87,14 +86,12 @@ def test_export_gives_back_and_import_puts_again(bridge: Serving, tmp_path: path
     [b"{", b"[]", b'{"body": 1}', b"{}", b'{"body": "x", "body_base64": "eA=="}', b'{"body_base64": "?"}', b"\xff"],
 )
 def test_import_names_the_line_that_is_wrong(bridge: Serving, line: bytes) -> None:
-    """A line that is no message stops the import, and its number is told."""
     lines = b'{"body": "fine"}\n' + line + b"\n"
     done = perform("queue", "import", "wrong/q", "--store", bridge.url, stdin=lines, code=2)
     assert b"line 2" in done.stderr
 
 
 def test_queues_are_made_listed_cleared_and_deleted(bridge: Serving) -> None:
-    """Each management action says what it did."""
     assert bridge.client("queue", "create", "manage/q", "--metadata", "team=x") == "manage/q: created\n"
     assert bridge.client("queue", "create", "manage/q") == "manage/q: already exists\n"
     bridge.client("queue", "put", "manage/q", "x")
@@ -162,7 +159,6 @@ def test_messages_are_shown_where_they_are(bridge: Serving) -> None:
 
 
 def test_a_message_that_became_a_dead_letter_is_shown(bridge: Serving, tmp_path: pathlib.Path) -> None:
-    """By the id that it had, or that of its put, in either queue."""
     noon = datetime.datetime(2026, 11, 29, 12, tzinfo=datetime.UTC)
     for number in range(3):
         facts = Burial("grave/x", f"{number:016x}", noon, noon, f"no price {number}", 5, key=f"order-{number}")

@@ -58,7 +58,6 @@ def test_a_file_has_a_table_for_each_queue(tmp_path: pathlib.Path) -> None:
     ],
 )
 def test_a_file_with_a_mistake_is_refused(tmp_path: pathlib.Path, text: str, words: str) -> None:
-    """By a line that names it."""
     file = tmp_path / "scale.toml"
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=words):
@@ -66,7 +65,6 @@ def test_a_file_with_a_mistake_is_refused(tmp_path: pathlib.Path, text: str, wor
 
 
 def test_a_file_and_operands_are_one_too_many() -> None:
-    """It names its own."""
     with pytest.raises(ConfigurationError, match="leave them out"):
         load("scale.toml", environment={}, options=GIVEN)
 

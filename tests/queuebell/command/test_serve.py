@@ -93,7 +93,6 @@ def test_messages_and_properties_survive_a_restart(tmp_path: pathlib.Path) -> No
 
 
 def test_https(tmp_path: pathlib.Path) -> None:
-    """With a certificate and a key the SDK speaks HTTPS to it."""
     cert, key = write_self_signed(tmp_path)
     with served(tmp_path / "data", "--azure-cert", str(cert), "--azure-key", str(key)) as port:
         with QueueServiceClient.from_connection_string(
@@ -174,14 +173,12 @@ async def test_a_put_over_http_is_told_and_a_stop_ends_the_stream_in_order(tmp_p
     ],
 )
 def test_what_is_refused(given: dict[str, Any], told: str, tmp_path: pathlib.Path) -> None:
-    """Each mistake names its key."""
     with pytest.raises(ConfigurationError, match=re.escape(told)):
         assemble(settings(tmp_path, **given), in_memory=True)
 
 
 @pytest.mark.parametrize("module", ["grpc", "google.protobuf.descriptor_pb2"])
 def test_a_missing_extra_is_named(module: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the command that installs it, before anything is started."""
     monkeypatch.delitem(sys.modules, "queuebell.bridge.keda.server", raising=False)
     monkeypatch.delattr("queuebell.bridge.keda.server", raising=False)
     monkeypatch.setitem(sys.modules, module, None)

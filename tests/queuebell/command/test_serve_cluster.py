@@ -107,7 +107,6 @@ async def test_three_bridges_are_one_service_and_two_may_die(tmp_path: pathlib.P
     ],
 )
 def test_what_cannot_be_a_cluster_is_refused(tmp_path: pathlib.Path, words: list[str], said: str) -> None:
-    """One line each, with the way out."""
     given = ("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path), "--cluster", "shop", *words)
     done = perform(*given, code=78)
     assert said in done.stderr.decode().strip().splitlines()[-1]

@@ -46,7 +46,6 @@ def left(terminal: Terminal) -> int:
     ("end", "code"), [("\x03", 0), (signal.SIGTERM, 128 + signal.SIGTERM), ("q", 0)], ids=["ctrl-c", "term", "q"]
 )
 def test_the_terminal_is_given_back(bridge: Serving, end: str | signal.Signals, code: int) -> None:
-    """Whatever ends it."""
     with top(bridge) as terminal:
         terminal.shows("billing/orders")
         if isinstance(end, str):
@@ -149,7 +148,6 @@ def test_what_is_not_known_is_a_question_mark() -> None:
 
 
 def test_one_moves_through_all_rows_and_asks_for_others_seldom() -> None:
-    """Each row is on the screen when it is chosen, and within what the bridge was asked for."""
     looking, asked = Looking(), set()
     for by in (*[1] * 340, *[-1] * 340):
         looking.move(by, 333, 19)

@@ -42,5 +42,4 @@ def test_analyse(tmp_path: Path, source: bytes, facts: Facts) -> None:
 
 
 def test_unreadable(tmp_path: Path) -> None:
-    """A file that is not there is a result too."""
     assert analyse(str(tmp_path / "none.py")) == Facts(fault=UNREADABLE)

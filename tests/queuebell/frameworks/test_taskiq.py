@@ -117,7 +117,6 @@ async def buried(bridge: Bridge, count: int = 1) -> list[Burial]:
 
 @pytest.mark.parametrize("delay", ["soon", -1, 604_801, "nan", "inf", 10**400])
 async def test_a_delay_that_is_none(bridge: Bridge, delay: Any) -> None:
-    """It is refused with its range, and nothing is put."""
     broker = broker_at(bridge)
 
     @broker.task

@@ -358,7 +358,6 @@ WAYS = pytest.mark.parametrize("way", [SUBJECTS, HOOK])
 
 @WAYS
 def test_the_others_hold_it_for_a_and_each_place(way: str) -> None:
-    """As for a look; nobody was heard to tell."""
     for names in ((FIRST,), (FIRST, SECOND)):
         rig = TellingRig(way)
         for name in names:
@@ -376,7 +375,6 @@ def test_the_others_hold_it_for_a_and_each_place(way: str) -> None:
 
 @WAYS
 def test_without_the_broker_what_is_held_is_told(way: str) -> None:
-    """It is alone from now on."""
     rig = TellingRig(way)
     rig.peer_with(FIRST)
     rig.trigger_all()
@@ -654,7 +652,6 @@ def test_who_leaves_holds_what_others_tell(way: str) -> None:
 
 @WAYS
 def test_who_tells_says_so_soon_and_once_for_all_that_was_told(way: str) -> None:
-    """The newest of them, by its age."""
     rig = TellingRig(way)
     rig.peer_with(LAST)
     rig.trigger_all()

@@ -25,7 +25,6 @@ def test_chance_decides_the_moment_within_a_share() -> None:
 
 
 def test_those_who_leave_as_well_take_over_nothing() -> None:
-    """Nor does anybody of whom a bridge that is alone once heard."""
     rig = MemberRig()
     assert rig.turns.others(rig.now) == 0
     second = boot(first=True, number=1)

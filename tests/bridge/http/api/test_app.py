@@ -278,7 +278,6 @@ async def test_a_queue_has_a_history(served: Served) -> None:
 
 
 async def test_a_queue_is_watched(served: Served) -> None:
-    """From the first look on; only a queue that the bridge knows."""
     await served.ask("PUT", "/v1/queues/a/b/messages/one", b"x")
     assert (await served.ask("GET", "/v1/queues/a/b/events")).json["events"] == []
     await served.ask("PUT", "/v1/queues/a/b/messages/two", b"x")
@@ -356,7 +355,6 @@ async def test_large_messages_are_shown_in_several_answers(served: Served, monke
 
 
 async def test_as_many_triggers_are_accepted_as_were_sent(served: Served) -> None:
-    """As JSON, and as CloudEvents."""
     event = {"specversion": "1.0", "type": "CloudQueueWorkDetected", "source": "/s", "subject": "a/b"}
     for media, sent in (
         (JSON, [{"storage_account": "a", "queue_name": name} for name in "bcd"]),

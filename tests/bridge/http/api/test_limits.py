@@ -294,7 +294,6 @@ async def test_a_body_over_the_limit_is_told_as_such(served: Served) -> None:
 
 
 async def test_a_stopping_bridge_takes_none(served: Served) -> None:
-    """Also one that it knows: whether it does is not looked at any more."""
     await served.ask("PUT", ID, b"x")
     served.bridge.drain()
     reply = await served.ask("PUT", ID, b"x")

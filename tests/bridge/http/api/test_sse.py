@@ -157,7 +157,6 @@ async def test_a_silent_stream_has_comments_and_a_loud_one_has_none() -> None:
 
 
 async def test_a_draining_bridge_ends_its_streams_by_itself() -> None:
-    """Also where the web server goes on."""
     async with serving(stream_comment=0.05) as served, stream(served, "/v1/wakes?queue=a/b") as events:
         served.bridge.draining = True
         assert await events.event() is None

@@ -92,13 +92,11 @@ def test_a_request_of_another_time_is_refused(minutes: int) -> None:
 
 @pytest.mark.parametrize("date", ["", "yesterday", "Fri, 20 Foo 2026 21:30:00 GMT", "Fri, 31 Nov 2026 21:30:00 GMT"])
 def test_a_request_needs_a_date(date: str) -> None:
-    """None, or one that is no date, is refused."""
     signed = with_header(request({"x-ms-date": date}), "SharedKey acme:AAAA")
     assert "date" in refusal(signed).details["AuthenticationErrorDetail"]
 
 
 def test_an_account_that_does_not_exist_is_told_like_a_wrong_key() -> None:
-    """Nobody learns by it which accounts there are."""
     signed = with_header(request(account="nobody"), "SharedKey nobody:AAAA")
     assert refusal(signed).code == "AuthenticationFailed"
 
@@ -120,7 +118,6 @@ def bare(headers: dict[str, str], version: str = "2026-04-06", **more: Any) -> R
 
 @pytest.mark.parametrize(("version", "long"), [("2009-09-18", False), ("2009-09-19", True)])
 def test_the_long_form_begins_with_its_version(version: str, long: bool) -> None:
-    """On its very day."""
     text = next(strings_to_sign(bare({}, version), lite=False))
     assert text.count("\n") == (13 if long else 5)
 
@@ -172,7 +169,6 @@ def test_a_table_that_is_wrong_is_named(table: dict[str, str], says: str, before
     ("held", "says"), [("\u00e9", "does not contain a key in base64"), ("?", "a key must be base64")]
 )
 def test_a_file_that_holds_no_key_is_named(held: str, says: str, tmp_path: pathlib.Path) -> None:
-    """Other letters, or such as no key has."""
     file = tmp_path / "key"
     file.write_text(held, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=f"^azure_account 1 [(]acme[)]: key_file: .*{says}"):
@@ -180,7 +176,6 @@ def test_a_file_that_holds_no_key_is_named(held: str, says: str, tmp_path: pathl
 
 
 def test_keys_are_in_no_repr() -> None:
-    """What is logged by accident holds none."""
     settings = AccountSettings(name="acme", key=KEY)
     assert repr(settings) == "AccountSettings(name='acme')"
     assert repr(read_accounts([settings], {})) == "Accounts(acme, devstoreaccount1)"
@@ -269,7 +264,6 @@ async def test_a_failed_write_changes_nothing(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", '{"policies": 3}', '{"version": 3}'])
 async def test_a_file_that_is_not_ours_is_refused(tmp_path: pathlib.Path, text: str) -> None:
-    """It is named, and left as it is."""
     path = tmp_path / "azure.json"
     path.write_text(text)
     with pytest.raises(StoreDamaged, match=r"azure\.json"):

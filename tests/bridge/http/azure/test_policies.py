@@ -97,7 +97,6 @@ def test_properties_are_read_and_given_back() -> None:
     ],
 )
 def test_properties_that_are_wrong(raw: bytes, code: str) -> None:
-    """Each fault has the service's code."""
     with pytest.raises(AzureError) as caught:
         update_properties(ServiceProperties(), raw)
     assert caught.value.code == code
@@ -139,7 +138,6 @@ def test_a_preflight_is_answered_by_the_first_rule_that_fits() -> None:
     ],
 )
 def test_a_preflight_that_fits_no_rule_fails(origin: str, method: str, headers: str) -> None:
-    """Origins are compared letter by letter."""
     with pytest.raises(AzureError, match="CorsPreflightFailure") as caught:
         cors.preflight(RULES, origin, method, headers)
     assert caught.value.status == 403

@@ -195,7 +195,6 @@ async def limited(tmp_path: pathlib.Path) -> AsyncIterator[Limited]:
 
 
 async def test_grants_that_shrink(limited: Limited) -> None:
-    """The next request has only what is left."""
     assert (await limited.put()).status == 201
     access_file.change(limited.path, lambda found: with_terms(found, "p", {"take": [MINE]}, limits={}))
     limited.watch.check()

@@ -142,7 +142,6 @@ async def before(script: Script | bytes, **options: Any) -> AsyncIterator[Relaye
 
 
 async def test_host_can_be_kept() -> None:
-    """For an endpoint that knows accounts by it: so does the bell."""
     async with before(CREATED, keep_host=True) as relayed:
         await relayed.ask(PUT)
         assert b"\r\nHost: relay\r\n" in relayed.endpoint.requests[0]

@@ -171,7 +171,6 @@ def test_an_ipv4_address_in_ipv6_form_is_the_same_address() -> None:
 
 @pytest.mark.parametrize("spr", ["http", "http,https", "HTTPS"])
 def test_a_protocol_of_another_form_is_named(spr: str) -> None:
-    """There are two forms."""
     assert "(spr)" in words(of_fields({**FIELDS, "spr": spr}), secure=True)
 
 

@@ -56,7 +56,6 @@ async def test_the_second_endpoint() -> None:
 
 
 async def test_policies_and_metadata_come_back_as_they_were_set(front: Front) -> None:
-    """And metadata only to whom asks for it."""
 
     def run(sdk: QueueServiceClient) -> None:
         queue = sdk.create_queue("orders", metadata={"team": "billing"})

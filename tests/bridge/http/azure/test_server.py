@@ -236,7 +236,6 @@ async def test_a_timeout_asked_for_ends_the_wait(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_https(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """With a certificate the same endpoint speaks TLS."""
     server, client = self_signed(tmp_path_factory.mktemp("tls"))
     async with serving_azure(tls=server) as front:
         assert front.server.url.startswith("https://")

@@ -94,7 +94,6 @@ async def test_those_in_a_store_that_the_bridge_reads_are_shown_and_go_back_ther
 @pytest.mark.parametrize("what", ["replay", "discard"])
 @pytest.mark.parametrize("raw", [b"{", b'{"ids":["\xff"]}', b'{"reason":"\\ud800"}'])
 async def test_what_is_no_json_does_nothing(served: Served, what: str, raw: bytes) -> None:
-    """It is refused as such, and no failure of the bridge."""
     await bury(served, "a")
     answer = await served.ask("POST", f"/v1/queues/{POISON}/{what}", raw, media="application/json")
     assert (answer.status, answer.code) == (400, "bad_json")

@@ -71,7 +71,6 @@ async def test_an_absolute_target_agrees_with_host(served: Served) -> None:
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_its_key(wrong: dict[str, Any], right: dict[str, Any]) -> None:
-    """And the value beside it is taken."""
     with pytest.raises(ConfigurationError, match=f"^({'|'.join((*wrong, 'listen'))}): "):
         check_settings(WebSettings(**wrong))
     check_settings(WebSettings(**right))
@@ -118,7 +117,6 @@ async def test_a_wrong_key_before_the_body_ends_the_connection(tmp_path: pathlib
 
 
 def test_the_date_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients compare it with their clocks."""
     dates = []
     for moment in (1_800_000_000.0, 1_800_000_000.9, 1_800_000_001.0):
         monkeypatch.setattr("time.time", lambda now=moment: now)
@@ -135,7 +133,6 @@ async def test_a_public_address_can_be_insisted_on() -> None:
 
 
 async def test_s18_a_wrong_method_is_405_with_allow(served: Served) -> None:
-    """TRACE and CONNECT too."""
     for method, path, allow in (
         ("GET", "/v1/triggers", "POST"),
         ("TRACE", "/v1/triggers", "POST"),
@@ -155,7 +152,6 @@ async def test_s18_a_wrong_method_is_405_with_allow(served: Served) -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "identity", "x"])
 async def test_s7_an_encoded_body_is_415_and_never_inflated(encoding: str, parser: str, served: Served) -> None:
-    """A gigabyte of zeros is a megabyte of gzip."""
     body = gzip.compress(json.dumps({"storage_account": "a", "queue_name": "b"}).encode())
     reply = await served.ask("POST", "/v1/triggers", body, media=JSON, Content_Encoding=encoding)
     assert (reply.status, reply.code, reply.headers["connection"]) == (415, "unsupported_media_type", "close")

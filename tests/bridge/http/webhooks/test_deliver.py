@@ -44,7 +44,6 @@ async def test_s27_a_target_that_does_not_answer_is_a_failure() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_s32_the_bridge_itself_is_no_target(host: str, served: Served) -> None:
-    """By address or by name, whatever is allowed."""
     own = ("127.0.0.1", served.server.port)
     async with hooked(hook(f"http://{host}:{served.server.port}/v1/triggers"), own=own) as (bridge, webhooks):
         mark(bridge)
@@ -79,7 +78,6 @@ async def courier_to(target: Receiver, **options: Any) -> AsyncIterator[Courier]
 
 
 async def test_a_trace_that_no_header_can_carry_is_left_out() -> None:
-    """The wake goes all the same."""
     async with receiver() as target, courier_to(target, handshake=False) as courier:
         for trace in ("00-x", "00-ü"):
             assert (await courier.deliver(msgspec.structs.replace(WAKE, traceparent=trace))).delivered
@@ -102,7 +100,6 @@ async def test_s29_what_refuses_consent_is_told_and_its_wait_is_kept() -> None:
 
 
 async def test_what_was_checked_is_what_is_connected_to() -> None:
-    """Each address by its family, as it is; one that is not to be connected to refuses all."""
     asked: list[tuple[str, int]] = []
 
     async def resolve(host: str, port: int) -> list[str]:
@@ -164,7 +161,6 @@ async def test_s30_what_failed_is_tried_again_with_the_newest_wake(caplog: pytes
     ],
 )
 async def test_a_faulty_entry_is_named(changes: dict[str, Any], key: str) -> None:
-    """Which entry and which key; never the secret."""
     good = {"url": "https://example.com/", "queue": "a/b"}
     async with Bridge() as bridge:
         with pytest.raises(ConfigurationError, match=rf"^webhook 2: {key}: ") as caught:

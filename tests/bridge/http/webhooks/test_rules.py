@@ -234,7 +234,6 @@ def test_s24_what_cannot_stand_in_the_file(reason: str, url: str) -> None:
 
 @pytest.mark.parametrize("address", ["", "nonsense", "1.2.3", "%eth0"])
 def test_s26_what_is_no_address_is_refused(address: str) -> None:
-    """Whatever a resolver gave back."""
     assert refusal(address) == refusal(address, allow_private=True) == "it is not an address"
 
 
@@ -273,5 +272,4 @@ def test_s26_what_an_address_carries(address: str, carried: list[str]) -> None:
 
 
 def test_s26_a_mapped_address_is_the_one_it_maps() -> None:
-    """A dual socket connects to that one alone."""
     assert unwrap(ipaddress.ip_address("::ffff:1.2.3.4")) == [ipaddress.IPv4Address("1.2.3.4")]

@@ -125,7 +125,6 @@ async def test_stale_frames_are_dropped_except_covers() -> None:
 
 @pytest.mark.parametrize("instance", ["", "*", "1" * 31, "G" * 32, "A" * 32, "../" * 10 + "..", "1" * 33])
 async def test_an_instance_that_is_none_is_not_answered(instance: str) -> None:
-    """No topic is ever built of what was not checked."""
     server = MemoryServer()
     async with site(server) as (bridge, bus, peer):
         before = len(server.log)

@@ -258,7 +258,6 @@ def test_a_large_body_is_put_aside(place: Place, tmp_path: Path) -> None:
     ],
 )
 def test_another_process_finds_the_bindings(place: Place, kind: str, keys: list[str], gets: list[int]) -> None:
-    """And finds none of what was unbound or deleted."""
     exchange = kombu.Exchange(f"told.{kind}", type=kind)
     queues = [kombu.Queue(f"q{number}", exchange, routing_key=key, message_ttl=600) for number, key in enumerate(keys)]
     with place.connection() as connection:

@@ -112,35 +112,15 @@ def _has_mark(path: Path, mark: str) -> bool:
     return any(file.is_file() and _has_mark(file, mark) for file in files)
 
 
-LONGEST = [
-    "test_a_release_of_this_checkout",
-    "test_the_same_with_django_6",
-    "outside_the_file[",
-    "test_what_is_moved",
-    "test_c2_a_trigger_on_the_broker",
-    "test_readme.py::test_demo",
-    "test_of_two_bridges_each",
-    "test_a_rolling_restart",
-    "test_every_seed_of_several_bridges",
-    "test_older_workers",
-    "test_every_seed_of_scalers",
-    "test_no_wake_is_lost_in_any",
-    "test_every_seed_of_pools",
-    "test_a_node_goes_that_all",
-    "test_the_pictures",
-    "[F49",
-    "test_ten_thousand_queues",
-    "test_newer_workers",
-    "test_a_short_long_run",
-    "test_one_signs_in",
-    "test_at_length[",
-    "test_every_seed_holds",
-    "measures_and_leaves_nothing[scale]",
-    "test_its_tests_run",
-    "[F46",
-    "[F41]",
-    "[F47]",
-]
+LONGEST = (
+    "test_a_release_of_this_checkout", "test_the_same_with_django_6", "outside_the_file[", "test_what_is_moved",
+    "test_c2_a_trigger_on_the_broker", "test_readme.py::test_demo", "test_of_two_bridges_each",
+    "test_a_rolling_restart", "test_every_seed_of_several_bridges", "test_older_workers",
+    "test_every_seed_of_scalers", "test_no_wake_is_lost_in_any", "test_every_seed_of_pools",
+    "test_a_node_goes_that_all", "test_the_pictures", "[F49", "test_ten_thousand_queues", "test_newer_workers",
+    "test_a_short_long_run", "test_one_signs_in", "test_at_length[", "test_every_seed_holds",
+    "measures_and_leaves_nothing[scale]", "test_its_tests_run", "[F46", "[F41]", "[F47]",
+)  # fmt: skip
 """Tests of 20 seconds and more, the longest first. If one began last, the whole run would wait for it alone."""
 
 

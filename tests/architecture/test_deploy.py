@@ -271,7 +271,6 @@ def check(folder: Path) -> None:
 
 
 def test_the_overlay_is_whole() -> None:
-    """By its schemas, its names, its labels, its ports, and who may speak to whom."""
     check(OVERLAY)
 
 

@@ -165,7 +165,6 @@ async def test_a_command_is_told_how_many_there_should_be(tmp_path: pathlib.Path
 
 
 async def test_a_command_that_fails_or_hangs_is_a_failed_start() -> None:
-    """With its exit code and what it said, or how long it took."""
     failing = CommandActuator(["/bin/sh", "-c", "echo no quota >&2; exit 3", "{}"])
     with pytest.raises(StartFailed, match="exit code 3 for 1 workers: no quota"):
         await failing.start(1)

@@ -108,7 +108,6 @@ async def has(store: QueueStore, count: int, queue: str = QUEUE) -> None:
 
 
 async def test_headers_wait_with_their_message(rig: Rig, store: MemoryStore) -> None:
-    """Whatever stands in them, by each kind; one that none has has none."""
     headers = {**HOSTILE, "places": "% %s :p1 $1 ::text"}
     await rig.write(put(NewMessage("one", headers=headers), "two", NewMessage("three", headers=LARGEST[1])))
     async with rig.relay(store):

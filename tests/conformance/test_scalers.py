@@ -66,7 +66,6 @@ def states(scaler: Scaler) -> Callable[[], tuple[int, int]]:
 
 
 async def test_from_none_to_some_and_back(world: World) -> None:
-    """As many as the messages are worth; when all is done and quiet none is left."""
     async with Bridge() as bridge:
         actuator = world.make()
         async with scaling(bridge, actuator, max=3, idle=0.0) as scaler:

@@ -59,7 +59,6 @@ def test_every_page_with_terminals_is_followed() -> None:
 
 @pytest.mark.parametrize("name", [*PLAIN, *(pytest.param(name, marks=pytest.mark.rest) for name in AT_LENGTH)])
 async def test_a_page_is_followed(processes: Processes, tmp_path: Path, name: str) -> None:
-    """With nothing but this checkout; moto is the cloud of the page about SQS."""
     user = User(processes, tmp_path)
     user.words = dict(HERE)
     if name != "how-to/sqs":

@@ -157,7 +157,6 @@ def test_what_the_codec_refuses_the_schema_refuses(name: str, frame: dict[str, A
 
 
 def test_examples_of_triggers_are_read() -> None:
-    """By the readers of NATS and MQTT, structured, binary and plain."""
     plain = CloudQueueWorkDetected(**TRIGGER)
     assert decode_nats(None, json.dumps(TRIGGER).encode(), QUEUE) == [plain]
     (event,) = examples("CloudEventTrigger")

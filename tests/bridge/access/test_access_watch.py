@@ -127,7 +127,6 @@ GRANTS_ACCESS_FILE = {"one": {"put": ["a/x"]}}
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601, 0o666])
 def test_a_file_that_others_can_reach_is_refused(tmp_path: pathlib.Path, mode: int) -> None:
-    """With the command that closes it: who can write it can give themselves everything."""
     path = tmp_path / "access.json"
     access_file.change(path, lambda _: listed(GRANTS_ACCESS_FILE)[0])
     path.chmod(mode)

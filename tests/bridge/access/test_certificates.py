@@ -75,7 +75,6 @@ def test_names_of_two_principals_prove_neither() -> None:
 
 
 def test_a_name_that_is_revoked_ends_what_it_opened() -> None:
-    """Also where it becomes another's; by its own text or by that of its principal."""
     identity = Access(LISTED).certified(shown("DNS:w.internal"), NOW)
     assert identity is not None
     left, gone = without(LISTED, "DNS:w.internal")

@@ -96,7 +96,6 @@ def test_a_principal_has_the_limits_of_its_name() -> None:
 
 
 def test_the_same_somebody_of_another_list() -> None:
-    """By a token as by a key: with the grants of the list that is asked, and until the same end."""
     found = Access(LISTED).named("producer", NOW + 5, NOW)
     assert found is not None
     less, _ = new_key(LISTED, "producer", {"look": ["*"]}, chance=secret_of(9), now=NOW)

@@ -191,7 +191,6 @@ async def test_the_hint_fits_what_is_wrong(tmp_path: pathlib.Path, monkeypatch: 
 def test_new_trusted_certificates_are_used_without_a_restart(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the old ones stay while the file is missing, or has none."""
     certificates = []
     for name in ("one", "two"):
         certificates.append(Authority(tmp_path, name).file.read_bytes())

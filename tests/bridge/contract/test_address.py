@@ -196,7 +196,6 @@ MIXED = "all addresses of a list must have the same scheme"
     ],
 )
 def test_each_fault_of_an_address_has_its_words(url: str, why: str, given: str | None) -> None:
-    """With the name of the setting, and what may be shown of it; what is no address at all may be a secret."""
     with pytest.raises(ConfigurationError) as refusal:
         http_addresses(url, "bridge")
     assert str(refusal.value) == f"bridge: {why}{TAIL}" + ("" if given is None else f". Given: {given}")

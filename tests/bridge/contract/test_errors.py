@@ -192,7 +192,6 @@ def test_what_no_listener_tells_is_refused(wrong: dict[str, Jobs]) -> None:
 
 
 def test_the_limits_themselves_are_let_in() -> None:
-    """As many names, as long, and as large numbers as may be."""
     classes = {f"{number:064}": COUNT_MAX for number in range(CLASSES_MAX)} | {OTHER: 1}
     most = Jobs(failures=classes, in_flight=COUNT_MAX, handling=Spread([1] * (len(BOUNDS_S) + 1), COUNT_MAX))
     told = ListenerHeartbeat(7, {"a/b": QueueBeat(jobs={f"{n:0128}": most for n in range(HANDLERS_MAX)})})

@@ -93,7 +93,6 @@ def test_a_level_that_stays_up_is_told_again(sessions: str | None) -> None:
 
 
 def test_repeated_rejections_are_one_with_its_count_and_times() -> None:
-    """By queue, worker and reason; each queue of the worker has its own."""
     told = Rejections()
     for now in (10.0, 30.0, 60.0):
         told.add(now, ["a/x", "a/y"], "staging", "store_mismatch", "another store", instance="i")

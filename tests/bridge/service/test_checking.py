@@ -430,7 +430,6 @@ def test_clocks_that_differ_are_warned_of(theirs: float | None, asked: float, to
 
 
 def test_a_bridge_that_is_well_has_no_problems() -> None:
-    """Nor has one whose queues were found by triggers, however often."""
     queue = {"queue": "a/b", "wake_sources": {"trigger": 5, "due": 2}}
     assert judge(WELL, {"unattended": [], "sessions": [], "audit_found": 0, "left_out": 0}, [queue]) == []
     assert judge(WELL, {}, []) == []

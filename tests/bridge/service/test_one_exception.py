@@ -190,7 +190,6 @@ async def test_a_cancellation_leaves_what_is_left_of_a_batch_to_the_next_turn() 
 
 @simulated
 async def test_a_flush_that_was_lost_is_made_up_for_by_the_next_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever became of it: no session stays deaf for longer than that."""
     async with Bridge() as bridge:
         ear = Broken()
         beat = joined(bridge, ear)

@@ -250,7 +250,6 @@ async def test_closing_sends_what_was_handed_over() -> None:
 
 
 async def test_why_it_was_closed_is_told() -> None:
-    """By the code of the close frame, although the connection ends with it."""
 
     async def revoke(socket: web.WebSocketResponse) -> None:
         await socket.send_frame((4401).to_bytes(2, "big"), WSMsgType.CLOSE)

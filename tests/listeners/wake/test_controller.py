@@ -306,7 +306,6 @@ def test_two_empty_answers_of_one_epoch_are_proof_enough() -> None:
 @pytest.mark.parametrize("visible", [None, 0, 3])
 @pytest.mark.parametrize("confirms", [True, False])
 def test_a_blocked_answer_proves_nothing(complete: bool, n: int, visible: int | None, confirms: bool) -> None:
-    """Whatever it shows, and it is no first half of a proof either."""
     evidence = Evidence()
     assert not evidence.proves_empty(receive(confirms=confirms), n, visible, complete, 1, blocked=True)
     assert not evidence.is_half_sure(1)

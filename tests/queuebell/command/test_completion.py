@@ -80,7 +80,6 @@ def test_bash_completes(bridge: Serving, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.system
 def test_fish_completes(bridge: Serving, tmp_path: pathlib.Path) -> None:
-    """As it is said to be set up; fish has a word for what a tab would give."""
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "queuebell"
     command.write_text(f'#!/bin/sh\nexec {" ".join(COMMAND)} "$@"\n')

@@ -39,7 +39,6 @@ def test_put_of_many_lines_goes_in_batches(bridge: Serving) -> None:
 
 
 def test_options_stand_between_operands(bridge: Serving) -> None:
-    """And what is wrong is shown with the action's own usage."""
     bridge.client("queue", "put", "between/q", "--header", "kind=gift", "one", "--ttl-s", "60", "two")
     assert bridge.client("queue", "peek", "between/q") == "one\ntwo\n"
     wrong = perform("queue", "put", "between/q", "one", "--nosuch", code=2).stderr

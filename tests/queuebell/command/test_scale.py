@@ -20,7 +20,6 @@ GIVEN: dict[str, Any] = {
 
 
 def test_a_file_has_a_table_for_each_queue(tmp_path: pathlib.Path) -> None:
-    """With what holds for all above them; a command may be a text."""
     file = tmp_path / "scale.toml"
     file.write_text(
         'bridge = "http://127.0.0.1:1"\n'

@@ -86,7 +86,6 @@ def test_a_message_is_settled_in_each_way(broker: Any, store: BlockingStore, acc
 
 
 def test_a_delayed_message_waits_in_the_store(broker: Any, store: BlockingStore, account: str) -> None:
-    """Also one that became visible before its time, as where its delay was longer than the store can."""
     consumer = broker.consume("orders", timeout=100)
     broker.enqueue(message("later"), delay=3_600_000)
     early = message("early", eta=int(time.time() * 1000) + 3_600_000)

@@ -47,7 +47,7 @@ test: $(VENV)/dev.stamp
 test-system: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest $(SPREAD) -m "system and not long" $(ARGS)
 
-# Documents, examples, the demonstration, the bench, the workers of frameworks, long stories: not for every change, but for
+# Documents, examples, the demonstration, the bench, planted faults, workers of frameworks: not for every change, but for
 # every submission (`.ci/run`).
 test-rest: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest $(SPREAD) -m "rest and not system and not long" $(ARGS)

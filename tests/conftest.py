@@ -27,6 +27,7 @@ from queuebell.bridge.observe import tracing
 HERE = Path(__file__).parent
 REST = (
     *("architecture", "bench", "docs", "examples", "growth", "mutants", "readme", "reference"),
+    *("exploration/test_mutants.py", "exploration/cluster/test_wrong_turns.py", "simulation/test_simulator.py"),
     *("queuebell/demo", "queuebell/frameworks/test_taskiq_workers.py", "queuebell/frameworks/django/test_worker.py"),
     *("queuebell/frameworks/celery", "queuebell/frameworks/dramatiq", "queuebell/frameworks/django/test_backend.py"),
     *("services/test_cluster_strangers.py", "services/test_nats_cluster.py", "services/test_plain_turns.py"),

@@ -12,14 +12,7 @@ NUMBERED = [f"V{number}" for number in range(1, 20)]
 WITH_TIMERS = ["sweep", "dead-man"]
 
 
-COSTLY = {"V2", "V7", "V14", "V16", "V18"}
-"""Found after thousands of moments only: `make test-rest`."""
-
-
-@pytest.mark.parametrize(
-    "turn",
-    [pytest.param(turn, id=turn.name, marks=pytest.mark.rest if turn.name in COSTLY else ()) for turn in WRONG_TURNS],
-)
+@pytest.mark.parametrize("turn", WRONG_TURNS, ids=lambda turn: turn.name)
 def test_every_known_wrong_turn_is_caught(turn: WrongTurn) -> None:
     assert turn.caught
     assert [trial for trial in turn.caught if trial.breaks() is None] == []
@@ -33,7 +26,6 @@ def test_no_timer_hides_a_wrong_turn() -> None:
     assert len(plans) > 30 and all(plan.periods.sweep_s == 0 and plan.deadman is None for plan in plans)
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("turn", WRONG_TURNS + OTHERS, ids=lambda turn: turn.name)
 def test_the_rules_hold_where_wrong_turns_are_caught(turn: WrongTurn) -> None:
     assert [trial.holds() for trial in turn.caught] == [None] * len(turn.caught)

@@ -47,12 +47,13 @@ DENSE = {"faults": (), "messages": 200, "hours": 40 / 3600, "handler_s": (0.001,
 SUSPENDS = {"faults": ("suspend",), "fault_gap_s": 5.0}
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("scheduler", "changes", "rule"),
     [
         (with_turns(mutants.ForgivesByArrival), {}, "C4"),
         (with_turns(mutants.StandsStill), SUSPENDS, "C4"),
-        pytest.param(with_turns(mutants.ForgivesTheDebt), DENSE, "C4", marks=pytest.mark.rest),
+        (with_turns(mutants.ForgivesTheDebt), DENSE, "C4"),
         (with_turns(mutants.CoversFromArrival), {}, "C5"),
         (with_turns(mutants.BeganWhenItCame), {}, "C4"),
     ],
@@ -69,6 +70,7 @@ def test_wrong_turns_are_found(scheduler: type[WakeScheduler], changes: dict[str
 BARE_RULES = {"sweep": False, "deadman": False, "healed_s": 100.0, "delayed_share": 0.0, "handler_failure_share": 0.0}
 
 
+@pytest.mark.rest
 def test_w9_what_one_alone_heard_and_tells_nobody_waits_for_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """C6: a producer knows one bridge, the worker has its session with another, and no word between them arrives."""
     plan = msgspec.structs.replace(DIRECT, faults=(), workers=1, producers=2, delayed_share=0.0, handler_s=(0.01, 0.05))
@@ -104,6 +106,7 @@ def longest_wait(scheduler: type[WakeScheduler]) -> float:
     return outcome.figures.worst_gap_s
 
 
+@pytest.mark.rest
 def test_w8_who_waits_for_a_member_without_a_worker_waits_for_nothing() -> None:
     """C3: with one worker and three bridges, a trigger is looked at at once, whoever comes first in the order."""
     assert longest_wait(WakeScheduler) <= WAIT_MOST_S

@@ -119,6 +119,7 @@ def believes_a_broken_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(AccessWatch, "check", check)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("plant", "preset", "kind", "rule"),
     [
@@ -181,6 +182,7 @@ def broken(plan: Plan, seed: int, scheduler: type[WakeScheduler] = WakeScheduler
     return run(plan, seed, scheduler=scheduler).broken
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("scheduler", "preset", "changes", "rule"),
     [
@@ -211,6 +213,7 @@ def test_a_restart_in_calm_is_judged(preset: str) -> None:
         assert outcome.violations == [] and outcome.figures.checked["I6"] == 1
 
 
+@pytest.mark.rest
 def test_forgotten_leases_are_lost() -> None:
     """A worker dies with messages in hand; where no store tells of them, only the bridge's timer has somebody look."""
     plan = replace(
@@ -244,6 +247,7 @@ def test_quiet_hours_cost_what_is_promised() -> None:
     assert outcome.receives_per_hour_empty >= 50
 
 
+@pytest.mark.rest
 def test_a_bridge_that_drops_a_batch_for_one_exception_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """By the exception that nobody took, and by the session that is deaf after it; the bridge as it is keeps I1."""
     plan = replace(PRESETS["own-wire"], faults=("exception",))
@@ -294,6 +298,7 @@ def test_every_seed_of_rounds_holds(seeds: range) -> None:
     every_seed_holds(lambda seed: plans[seed % len(plans)], seeds, "I1 I4 I5 I7")
 
 
+@pytest.mark.rest
 def test_rounds_that_claim_too_much_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round that counts a queue as empty in which it found messages puts off its sweep and every dead-man timer."""
     plan = replace(PRESETS["elsewhere-wire"], rounds=True, queues=3, messages=30)
@@ -322,6 +327,7 @@ def test_every_seed_of_pools_holds(seeds: range) -> None:
     every_seed_holds(lambda seed: plans[seed % len(plans)], seeds, "I1 I4 I5 I7")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("where", "name", "wrong", "rule"),
     [

@@ -113,6 +113,7 @@ WRONG: list[tuple[str, dict[tuple[type, str], Callable[..., Any]], str, dict[str
 ]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(("rule", "plant", "preset", "changes", "faults"), WRONG)
 def test_planted_faults_of_scalers_are_found(
     monkeypatch: pytest.MonkeyPatch,

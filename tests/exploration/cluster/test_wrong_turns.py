@@ -28,7 +28,6 @@ def test_every_known_wrong_turn_is_caught(turn: WrongTurn) -> None:
     assert all(trial.breaks() for trial in turn.caught)
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("turn", WRONG_TURNS, ids=lambda turn: turn.name)
 def test_the_rules_hold_where_wrong_turns_are_caught(turn: WrongTurn) -> None:
     assert [trial.holds() for trial in turn.caught] == [None]

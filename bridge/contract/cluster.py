@@ -24,8 +24,8 @@ NAMES_BYTES_MAX: Final = 16 * 1024
 """Limit of the names of one `Covered`; names beyond it are left out."""
 QUEUES_MAX: Final = 1000
 """Limit of queues in one message; more need several messages."""
-ROUND_QUEUE: Final = "queuebell/round"
-"""By its fingerprint, bridges see whether they ask the same store; it need not exist."""
+ROUND_QUEUES_MAX: Final = 250
+"""Limit of queues in one `Asked`: all are checked in one turn of the loop."""
 
 PAST_QUEUES_MAX: Final = 50
 PAST_TEXTS_MAX: Final = 8
@@ -121,7 +121,7 @@ class Asked(_Word, frozen=True, tag="asked", kw_only=True):
     """
 
     store: str
-    """The fingerprint of the queue `ROUND_QUEUE` there: equal only for one address and one set of queues."""
+    """Its `RoundStore.scope`."""
     place: Annotated[str, Meta(max_length=PLACE_CHARS_MAX)]
     """Which tables it read."""
     begun_age_ms: int
@@ -229,7 +229,7 @@ def _check(word: ClusterMessage) -> None:
         _check_store(word.store)
         _check_number(word.begun_age_ms, "begun_age_ms")
         _check_heard(word.heard)
-        _check_count(len(word.queues), QUEUES_MAX, "queues")
+        _check_count(len(word.queues), ROUND_QUEUES_MAX, "queues")
         for queue in word.queues:
             parse_reference(queue)
         return

@@ -61,8 +61,9 @@ class SingleNode:
         """Return a time by the clock that runs while the machine sleeps, as far as it is known."""
         return None
 
-    def on_round(self, made: Round, now: float) -> None:
-        """Record an answer to a question of this bridge's (B17)."""
+    def on_round(self, made: Round, now: float) -> bool:
+        """Record an answer to a question of this bridge's (B17); return whether the peers hear of it."""
+        return False
 
     def suspended(self) -> None:
         """Record that the clock stopped (B15)."""

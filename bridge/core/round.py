@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 
-from queuebell.bridge.contract.cluster import ROUND_QUEUE
-
 SWEEP_JITTER = 0.1
 ROUND_SHARE = 1 - SWEEP_JITTER
 """A round begins when the earliest sweep would be due; its answer postpones sweeps to the last tenth of a period."""
 HERE = "here"
 """The place of receives through this bridge."""
+TRUSTED = 4
+"""For so many periods after an answer of its own, a bridge believes those of peers: its address may lead elsewhere."""
 
 
 class Round:
     """Ask one store about all of its queues at once.
 
-    ``fingerprint`` returns that of a queue in the store (B11); ``here`` if it is the store of this bridge. The answer
-    only postpones sweeps and requests checks: it settles nothing, and without it every queue has its own sweep.
+    ``fingerprint`` returns that of a queue in the store (B11), ``scope`` tells it from others (C11), empty if nothing
+    does; ``here`` if it is the store of this bridge. The answer only postpones sweeps and requests checks: it settles
+    nothing, and without it every queue has its own sweep.
     """
 
-    def __init__(self, fingerprint: Callable[[str], str], period_s: float, *, here: bool) -> None:
+    def __init__(self, fingerprint: Callable[[str], str], period_s: float, *, scope: str, here: bool) -> None:
         self.wanted_at = -math.inf
         """When a queue of the store last had a listener, as far as its sweeps show."""
         self.every_s = period_s * ROUND_SHARE
@@ -34,26 +35,36 @@ class Round:
         """When this bridge last asked, or would have, had there been listeners."""
         self.asked_dated: float | None = None
         """The same by the clock that runs while the machine sleeps; None if it was not known (C4)."""
+        self.scope = scope
+        self.told = False
+        """Whether the peers have the newest answer, too."""
+        self.peers_asked: dict[str, float] = {}
+        """When the peers asked, as far as they told."""
         self.place: str | None = None
         """Which tables the newest answer is about."""
         self.found: frozenset[str] = frozenset()
         """The queues that had visible messages."""
+        self._read_at = -math.inf
+        """When this bridge asked the newest question of its own that was answered."""
         self._resumed_at = -math.inf
         self._here = here
         self._fingerprint = fingerprint
-
-    @property
-    def store(self) -> str:
-        """Return the fingerprint that tells this store from others; empty if there is none."""
-        return self._fingerprint(ROUND_QUEUE)
 
     def is_of(self, queue: str, store: str) -> bool:
         """Return whether a listener of a queue, which names its ``store``, uses the one that is asked."""
         return store == self._fingerprint(queue)
 
-    def is_like(self, store: str, place: str) -> bool:
-        """Return whether a peer that asked this ``store``, and read this ``place``, asked what this bridge last did."""
-        return place == self.place and bool(store) and store == self.store
+    def is_like(self, now: float, scope: str, place: str) -> bool:
+        """Return whether a peer that asked a store of this ``scope``, and read this ``place``, asked the same as this.
+
+        Only for some periods after this bridge has read that place itself.
+        """
+        fresh = now - self._read_at <= TRUSTED * self.every_s / ROUND_SHARE
+        return fresh and place == self.place and bool(scope) and scope == self.scope
+
+    def ranks(self, boot: str, own: str) -> tuple[float, str]:
+        """Return the place of a member in the order in which they ask, lowest first: who has not asked for longest."""
+        return (self.asked_at if boot == own else self.peers_asked.get(boot, -math.inf), boot)
 
     def wanted(self, now: float) -> bool:
         """Return whether a queue of the store has a listener, or had one two periods ago."""
@@ -63,6 +74,13 @@ class Round:
         """Return when to ask next, ``delay_s`` later than the first member of a cluster does."""
         newest = self.asked_at if self.began is None else max(self.asked_at, self.began)
         return newest + self.every_s + delay_s
+
+    def read(self, found: Collection[str], place: str | None) -> bool:
+        """Record the answer to the newest question of this bridge; return as `answered` does."""
+        if not self.answered(self.asked_at, found, place):
+            return False
+        self._read_at = self.asked_at
+        return True
 
     def answered(self, began: float, found: Collection[str], place: str | None) -> bool:
         """Record that a round which began then found visible messages in these queues of ``place``, and in no others.

@@ -141,7 +141,8 @@ class Timers:
         """Check a queue in which a round found a message that nobody announced (B17)."""
         newer = work.found_empty_at is not None and work.found_empty_at >= began
         if not (newer or work.dirty or self._own.is_embedded(work)) and work.sessions and work.numbers.sweep_s > 0:
-            self._d.request_wake(work, now, "sweep", foreign=True)
+            shared = work.round is not None and work.round.told
+            self._d.request_wake(work, now, "sweep", foreign=True, shared=shared)
 
     def sweep(self, work: PendingWork, now: float) -> None:
         """Check a queue that had no recent receive; being overdue requests no further wakes (B9)."""

@@ -191,9 +191,9 @@ class WakeScheduler:
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
-    def add_round(self, fingerprint: Callable[[str], str], *, here: bool = False) -> Round:
+    def add_round(self, fingerprint: Callable[[str], str], *, scope: str = "", here: bool = False) -> Round:
         """Return the round of one store (B17), ``here`` of the one behind this bridge's queue service."""
-        made = Round(fingerprint, self.periods.sweep_s, here=here)
+        made = Round(fingerprint, self.periods.sweep_s, scope=scope, here=here)
         self.timers.rounds.append(made)
         return made
 
@@ -207,8 +207,8 @@ class WakeScheduler:
 
     def round_answered(self, now: float, made: Round, found: Collection[str], place: str | None) -> None:
         """Handle the answer to the newest question: which queues of ``place`` have visible messages."""
-        if made.answered(made.asked_at, found, place):
-            self.dispatch.coordinator.on_round(made, now)
+        if made.read(found, place):
+            made.told = self.dispatch.coordinator.on_round(made, now)
 
     def round_found(self, now: float, made: Round, queues: Iterable[str], began: float) -> None:
         """Check queues in which a round found messages; a round's queues may come in several parts."""

@@ -505,6 +505,11 @@ class RoundStore(Protocol):
         """The kind of the store, for metrics."""
         ...
 
+    @property
+    def scope(self) -> str:
+        """32 hex digits that are equal only for stores with the same address and the same queues (C11)."""
+        ...
+
     def fingerprint(self, queue: str) -> str:
         """See `QueueStore.fingerprint`."""
         ...

@@ -44,7 +44,7 @@ class Rounds:
         self._store = connect()
         self._connected_at = 0.0
         self._here = here
-        self._round = bridge.scheduler.add_round(self._fingerprint, here=here)
+        self._round = bridge.scheduler.add_round(self._fingerprint, scope=self._store.scope, here=here)
         self._throttle = Throttle(WARN_EVERY_S)
         self._asking: asyncio.Task[None] | None = None
 
@@ -96,7 +96,8 @@ class Rounds:
             return
         with swallowing(ROUND):
             # Closed first: if the bridge stops meanwhile, its stop closes this store again, to the end.
-            await unless_cancelled(self._store.close())
+            async with asyncio.timeout(self._round.every_s):
+                await unless_cancelled(self._store.close())
         with swallowing(ROUND):
             self._connected_at = self._bridge.now()
             self._store = self._connect()
@@ -113,9 +114,12 @@ class Rounds:
         bridge.scheduler.round_begins(began, self._round)
         found, why = None, "it has over 10,000 busy queues, or hides rows from this user"
         try:
-            found = await unless_cancelled(self._store.visible_queues())
+            async with asyncio.timeout(self._round.every_s):
+                found = await unless_cancelled(self._store.visible_queues())
         except QueuebellError as error:
             why = str(error)
+        except TimeoutError:
+            why = "no answer before the next one was due"
         except Exception as error:  # noqa: BLE001 - it costs this round only
             swallow(ROUND, error)
         if found is None and self._throttle.passes(began) is not None:

@@ -113,7 +113,7 @@ class ExistingConformance:
             return found.queues
 
         await store.create(empty := "conformance/empty")
-        assert await visible() == []
+        assert await visible() == [] and len(bytes.fromhex(store.scope)) == 16
         names = [f"conformance/{name}" for name in ("delayed", "leased", "both", "lapsed")]
         delayed, leased, both, lapsed = names
         await store.put(delayed, new(b"1", delay_ms=60_000))

@@ -250,7 +250,6 @@ class QueueStoreConformance(
         assert len((await store.receive(QUEUE, 1, LONG)).messages) == 1
 
     async def test_the_longest_release_is_carried_out(self, store: QueueStore) -> None:
-        """Also where the store counts from the receive, and some time has passed since."""
         await store.put(QUEUE, new(b"one"))
         held = await take(store)
         after_ms = store.capabilities.visibility_s_max * 1000

@@ -281,7 +281,6 @@ async def test_a_unit_that_fails_is_told_with_where_to_read_on(units: OfUnits) -
 async def test_systemctl_that_may_not_or_hangs_is_a_failed_start(
     units: OfUnits, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With what to do about it; nothing is taken to run, and an end is asked for again."""
     actuator = SystemdActuator("queuebell-worker@", every_s=3600.0, **HURRIED_UNITS)
     async with opened(actuator):
         units.systemctl.be(denied=True)

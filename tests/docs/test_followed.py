@@ -136,7 +136,6 @@ async def test_two_hosts(processes: Processes, tmp_path: Path) -> None:
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["queuebell.service", "queuebell-scaler.service", "queuebell-worker@.service"])
 def test_the_unit_is_taken_by_systemd(name: str, tmp_path: Path) -> None:
-    """By its own checks: the settings are known, and what is left open is little."""
     here = tmp_path / name.replace("@.", "@1.")
     here.write_text((UNITS / name).read_text("utf-8").replace("/opt/queuebell/bin/queuebell", sys.executable))
 

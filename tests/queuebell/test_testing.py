@@ -148,7 +148,6 @@ def test_it(rehearsal):
 
 
 def test_the_plugin_brings_it(tmp_path: Path) -> None:
-    """By one line, in any project, without a plugin for coroutines; nothing is loaded for tests that do without."""
     (tmp_path / "test_it.py").write_text(PLUGIN)
     done = pytest_run("-p", "no:asyncio", "-W", "error", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

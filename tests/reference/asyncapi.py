@@ -409,7 +409,7 @@ FRAME_WORDS: Final[Words] = {
         "heard": _HEARD,
         "queues": said(
             "The queues that have messages; all others have none.",
-            maxItems=cluster.QUEUES_MAX, items={"type": "string", "pattern": REFERENCE},
+            maxItems=cluster.ROUND_QUEUES_MAX, items={"type": "string", "pattern": REFERENCE},
         ),
     },
     "Sent": {

@@ -100,7 +100,6 @@ async def cross(site: Site, bus: str, channel: str, name: str) -> None:
 @pytest.mark.parametrize("channel", CHANNELS)
 @pytest.mark.parametrize("bus", BUSES)
 async def test_from_every_bus_over_every_channel(bus: str, channel: str, tmp_path: Path) -> None:
-    """With NATS and its own MQTT listener, where each trigger comes by both, and is one."""
     async with NatsServer(tmp_path, mqtt=True) as server:
         async with bridged(f"nats://127.0.0.1:{server.port}", f"mqtt://127.0.0.1:{server.mqtt_port}") as site:
             await site.ready()

@@ -65,7 +65,6 @@ async def drain(bridge: Service) -> int:
 @pytest.mark.system
 @pytest.mark.parametrize("restart", ["never", "full", "drained"])
 async def test_a_drained_queue_is_put_to_again(processes: Processes, disk: tuple[str, str], restart: str) -> None:
-    """By itself, with nobody asking, also where the bridge was killed while it was full, or once it was drained."""
     bridge = await processes.serve(launcher=disk)
     for _ in range(2):
         kept = await fill(bridge)

@@ -316,7 +316,7 @@ class EngineStore(RemoteStore):
 class AskedStore(EngineStore):
     """The store as bridges and scalers reach it that ask about all queues at once (`bridge.queues.base.RoundStore`)."""
 
-    kind = ""
+    kind, scope = "", "5c"
 
     async def visible_queues(self) -> VisibleQueues:
         return cast("VisibleQueues", await self._call("visible_queues", ""))

@@ -18,6 +18,7 @@ from queuebell.bridge.contract.cluster import (
     NAMES_BYTES_MAX,
     NAMES_MAX,
     QUEUES_MAX,
+    ROUND_QUEUES_MAX,
     Able,
     Asked,
     Coordination,
@@ -347,25 +348,32 @@ class Coordinator(SingleNode):
 
         Less than a round that failed waits, so that a member that cannot ask costs no sweep.
         """
-        ahead = self.members.members_ahead(made.store, self.at(now))
+        if self.members.alone(self.at(now)):
+            return 0.0
+        mine = made.ranks(self._d.boot, self._d.boot)
+        peers = [peer.boot for peer in self.members.peers.values() if not peer.member.leaving]
+        ahead = sum(self.members.leaving or made.ranks(boot, self._d.boot) < mine for boot in peers)
         return made.again_s * ahead / (ahead + 1)
 
-    def on_round(self, made: Round, now: float) -> None:
+    def on_round(self, made: Round, now: float) -> bool:
         """Tell the peers of an answer (C11); of one that names more queues than a message has, they ask themselves."""
-        store, asked, at = made.store, made.asked_dated, self.dated(now)
-        if not self.members.peers or not store or made.place is None or asked is None or at is None:
-            return
-        if len(made.found) <= QUEUES_MAX:
-            self._broadcast(
-                Asked(
-                    boot=self._d.boot,
-                    store=store,
-                    place=made.place,
-                    begun_age_ms=max(0, math.ceil((at - asked) * 1000)),
-                    heard=self.members.heard(at),
-                    queues=tuple(sorted(made.found)),
-                )
+        asked, at, place = made.asked_dated, self.dated(now), made.place
+        if not self.members.peers or not made.scope or place is None or asked is None or at is None:
+            return False
+        if len(made.found) > ROUND_QUEUES_MAX:
+            return False
+        made.peers_asked = {boot: when for boot, when in made.peers_asked.items() if boot in self.members.peers}
+        self._broadcast(
+            Asked(
+                boot=self._d.boot,
+                store=made.scope,
+                place=place,
+                begun_age_ms=max(0, math.ceil((at - asked) * 1000)),
+                heard=self.members.heard(at),
+                queues=tuple(sorted(made.found)),
             )
+        )
+        return True
 
     @staticmethod
     def waits_s(work: PendingWork, ahead: int) -> float:
@@ -478,12 +486,16 @@ class Coordinator(SingleNode):
 
     def _on_peer_round(self, now: float, message: Asked) -> None:
         """Take a peer's round for one of this bridge, from the proven moment, if it read the same tables (C11)."""
-        made = next((each for each in self._timers.rounds if each.is_like(message.store, message.place)), None)
+        rounds = [each for each in self._timers.rounds if each.scope and each.scope == message.store]
+        for each in rounds:
+            each.peers_asked[message.boot] = now
+        made = next((each for each in rounds if each.is_like(now, message.store, message.place)), None)
         proven = None if made is None else self._proven(now, message.heard, message.begun_age_ms)
         if made is None or proven is None:
             return
         began = now - (self.at(now) - proven)
         if made.answered(began, message.queues, message.place):
+            made.told = True
             for queue in message.queues:
                 work = self._d.pending.find(queue)
                 if work is not None and work.round is made:

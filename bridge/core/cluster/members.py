@@ -237,13 +237,6 @@ class Members:
             known = self._ahead_cache[queue] = ((store, ready, starts), count)
         return known[1]
 
-    def members_ahead(self, store: str, now: float) -> int:
-        """Return how many members come before this one in the order in which they ask a store (C11)."""
-        if not self.peers or self.alone(now):
-            return 0
-        mine = rank(store, self.boot) if not self.leaving else -1
-        return sum(not peer.member.leaving and rank(store, peer.boot) > mine for peer in self.peers.values())
-
     def forget(self, queue: str) -> None:
         """Forget the cached order of a queue that is no longer known."""
         self._ahead_cache.pop(queue, None)

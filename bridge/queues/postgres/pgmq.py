@@ -173,6 +173,11 @@ class PgmqStore(CheckedStore):
         """Return 32 hex digits that identify this queue in this database (B11)."""
         return digest_of("pgmq", self._where.access.place, self._where.name(queue))
 
+    @property
+    def scope(self) -> str:
+        """See `RoundStore.scope`; references of one queue differ by the account."""
+        return digest_of("round", "pgmq", self._where.access.place, self._where.account)
+
     async def triggers_puts(self) -> bool:
         """Return whether `init` made messages that are sent notify listening bridges."""
         self._check_open()

@@ -109,6 +109,11 @@ class PostgresStore(CheckedOnceStore):
         """Return 32 hex digits that identify this queue in this database and schema (B11)."""
         return digest_of(self._place, queue)
 
+    @property
+    def scope(self) -> str:
+        """See `RoundStore.scope`."""
+        return digest_of("round", self._place)
+
     async def identity(self) -> str | None:
         """Return a digest of the database system identifier of `initdb`; a physical copy has the same."""
         try:

@@ -117,6 +117,11 @@ class RedisStore(CheckedOnceStore):
         """Return 32 hex digits that identify this queue in this database (B11)."""
         return digest_of(self._place, self._keys(queue)[0])
 
+    @property
+    def scope(self) -> str:
+        """See `RoundStore.scope`."""
+        return digest_of("round", self._place, self._prefix)
+
     async def identity(self) -> str | None:
         """Return a digest of a random text that the first bridge stores in this database; a copy has it too."""
         key = f"{self._prefix}:identity"

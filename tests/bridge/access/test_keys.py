@@ -46,7 +46,6 @@ def test_a_key_expires_at_its_moment() -> None:
 
 
 def test_revoking_by_name_ends_all_keys() -> None:
-    """And a name that nobody has is refused: a typo must not look like a revocation."""
     made, _ = new_key(LISTED, "worker", {}, chance=secret_of(9), now=NOW)
     left, gone = without(made, "worker")
     assert len(gone) == 2
@@ -84,7 +83,6 @@ def test_a_list_that_is_wrong_is_refused_whole(change: dict[str, object], why: s
 
 
 def test_a_principal_has_the_limits_of_its_name() -> None:
-    """And who has none there has none; whoever it is that shows a key, a token or a certificate of it."""
     few = Limits(requests_per_second=1.0)
     access = Access(msgspec.structs.replace(LISTED, limits={"worker": few}))
     limits = {name: found.limits if (found := access.principal(name)) else None for name in ("worker", "producer", "x")}

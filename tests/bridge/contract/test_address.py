@@ -56,7 +56,6 @@ MALFORMED = [
     ids=["HttpStore", "open_store", "HttpBus", "open_bus", "Publisher", "Blocking", "channel", "client", "L", "Lstore"],
 )
 def test_a_malformed_address_is_refused_when_it_is_given(opened: Callable[[str], Any], url: str) -> None:
-    """By each who takes one, as a setting that is wrong: asked for ever, nobody would be there."""
     with pytest.raises(ConfigurationError):
         opened(url)
 

@@ -11,6 +11,7 @@ from queuebell.bridge.contract.cluster import (
     MEMBERS_MAX,
     NAMES_MAX,
     QUEUES_MAX,
+    ROUND_QUEUES_MAX,
     Ability,
     Able,
     Asked,
@@ -41,7 +42,7 @@ WHOLE: list[ClusterMessage] = [
     ),
     Asked(boot=BOOT, store="ab", place="p" * 64, begun_age_ms=0),
     Asked(
-        boot=BOOT, store="ab", place="", begun_age_ms=MS_MAX, heard={BOOT: (3, 0)}, queues=(QUEUE,) * QUEUES_MAX
+        boot=BOOT, store="ab", place="", begun_age_ms=MS_MAX, heard={BOOT: (3, 0)}, queues=(QUEUE,) * ROUND_QUEUES_MAX
     ),
     Sent(boot=BOOT, queue=QUEUE),
     Sent(boot=BOOT, queue=QUEUE, hook="ab" * 16, age_ms=MS_MAX, heard={BOOT: (3, 0)}),
@@ -92,7 +93,7 @@ def test_a_cover_that_says_what_cannot_be_is_refused(change: dict[str, object], 
         ({"place": "p" * 65}, "Expected 'str' of length <= 64"),
         ({"begun_age_ms": -1}, f"begun_age_ms must be from 0 to {MS_MAX}"),
         ({"heard": {"x": [1, 1]}}, "heard must contain boots of 32 hexadecimal digits"),
-        ({"queues": [QUEUE] * (QUEUES_MAX + 1)}, "queues may have at most 1000 entries"),
+        ({"queues": [QUEUE] * (ROUND_QUEUES_MAX + 1)}, "queues may have at most 250 entries"),
         ({"queues": ["nothing"]}, "nothing"),
     ],
 )

@@ -96,7 +96,6 @@ def test_a_name_that_is_none_is_repeated_wherever_it_was_given() -> None:
 
 @pytest.mark.parametrize("code", ["unauthenticated", "forbidden"])
 def test_who_is_not_allowed_is_told_by_the_bridges_own_code(code: str) -> None:
-    """And in its words: whether a key is not known or grants too little."""
     error = NotAllowed(code, "'put' is not granted on a/y")
     assert (error.code, str(error)) == (code, "'put' is not granted on a/y")
 

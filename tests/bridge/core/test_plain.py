@@ -47,7 +47,6 @@ def cover(rig: Rig) -> None:
 
 @pytest.mark.parametrize("sessions", SESSIONS)
 def test_o1_each_put_is_heard_and_not_only_the_rise_from_empty(sessions: str | None) -> None:
-    """With and without sessions; each under a name of its own, newer than the last."""
     rig = plain(sessions)
     gens: list[int] = []
     for visible in range(1, 6):

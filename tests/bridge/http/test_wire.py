@@ -521,7 +521,6 @@ async def test_a_key_is_judged_for_each_call(tmp_path: pathlib.Path) -> None:
 
 
 async def test_a_session_that_is_refused_is_told_why(tmp_path: pathlib.Path) -> None:
-    """With code, reason and when to return, after which the session ends and the wire goes on."""
     path = tmp_path / "access.json"
     secrets = written(path, {"one": ALL})
     access_file.change(path, lambda found: with_terms(found, "one", {}, limits={"connections": 1}))
@@ -573,7 +572,6 @@ async def test_a_client_in_another_language(served: Served) -> None:
 
 
 def test_what_a_settlement_is() -> None:
-    """By its route: no name of a queue and no query makes another call one."""
     assert settles("POST", "/v1/queues/a/b/settle")
     for method, target in (
         ("GET", "/v1/queues/a/settle"), ("POST", "/v1/queues/a/b/receive?x=/settle"), ("PUT", "/v1/queues/a/b/settle"),

@@ -240,7 +240,6 @@ TOLD: list[tuple[Callable[[Store, Claim], Awaitable[Any]], Any]] = [
 
 
 async def test_a_closed_store_does_nothing(make: Make) -> None:
-    """Also one that never was open: every call says so, by an error of its own."""
     store, claim = await filled(make)
     await store.close()
     for call in [call for call, _ in TOLD if "room" not in call.__name__]:

@@ -329,6 +329,12 @@ def pgmq_visible(name: str) -> str:
     return pgmq_module._VISIBLE.replace("{name}", name).replace("{q}", f"pgmq.q_{name}")
 
 
+def test_rounds_of_two_accounts_are_not_alike() -> None:
+    """They name the same queues differently, so a queue that one found would be missing for the other."""
+    one, same, other = (PgmqStore(f"pgmq://h/db{more}") for more in ("", "?account=pgmq", "?account=shop"))
+    assert one.scope == same.scope != other.scope
+
+
 @pytest.mark.parametrize("wrong", ["?done=keep", "?account=a/b", "?pool_size=0", "?what=1"])
 def test_a_wrong_address_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigurationError):

@@ -21,6 +21,7 @@ EVERY_S, BEAT_S = 54.0, 1.0
 
 class Store:
     kind = "postgres"
+    scope = "5c"
 
     def __init__(self) -> None:
         self.asked: list[float] = []

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from queuebell.bridge.contract.cluster import QUEUES_MAX, ROUND_QUEUE, Asked
-from queuebell.bridge.core.cluster.members import rank
-from queuebell.bridge.core.round import HERE, Round
+from queuebell.bridge.contract.cluster import ROUND_QUEUES_MAX, Asked
+from queuebell.bridge.core.round import HERE, TRUSTED, Round
 from tests.support.bells import BOOT, QUEUE
 from tests.support.member import MemberRig, boot
 
-T, EVERY_S, AGAIN_S, PLACE = 60.0, 54.0, 3.0, "p" * 32
+T, EVERY_S, AGAIN_S, PLACE, SCOPE = 60.0, 54.0, 3.0, "p" * 32, "5c"
 
 
 def store(queue: str) -> str:
@@ -20,16 +19,15 @@ def store(queue: str) -> str:
     return queue.encode().hex()
 
 
-AHEAD = boot(first=True, queue=store(ROUND_QUEUE))
-BEHIND = boot(first=False, queue=store(ROUND_QUEUE))
+AHEAD, BEHIND = boot(first=True), boot(first=False)
 
 
 class Asking(MemberRig):
     """A member that asks a store, which it last did 30 s ago, and has a listener of one queue there."""
 
-    def __init__(self, place: str = PLACE, *, here: bool = False, fingerprint: Any = store) -> None:
+    def __init__(self, place: str = PLACE, *, here: bool = False, scope: str = SCOPE) -> None:
         super().__init__(sweep_s=T)
-        self.round: Round = self.scheduler.add_round(fingerprint, here=here)
+        self.round: Round = self.scheduler.add_round(store, scope=scope, here=here)
         self.number = self.join(QUEUE, store=store(QUEUE))
         self.settle_hello(self.number)
         self.work().place, self.work().found_empty_at = place, self.now
@@ -47,7 +45,7 @@ class Asking(MemberRig):
     def told_of_round(self, name: str = AHEAD, age_ms: int = 500, since_ms: int = 700, **other: Any) -> None:
         """Another tells of a round; it had heard the newest word of this member ``since_ms`` before it told."""
         heard = {BOOT: (self.turns.members.seq, since_ms)}
-        said = {"store": store(ROUND_QUEUE), "place": PLACE, "heard": heard, **other}
+        said = {"store": SCOPE, "place": PLACE, "heard": heard, **other}
         self.hear(Asked(boot=name, begun_age_ms=age_ms, **said))
 
     def due_s(self) -> float:
@@ -64,7 +62,7 @@ class Asking(MemberRig):
 def test_a_peers_round_postpones_ones_own_from_the_proven_moment() -> None:
     """Not from its arrival: it may have been under way for long. The sweep of a queue goes with it."""
     rig = Asking()
-    assert rig.due_s() == pytest.approx(EVERY_S - 30 + AGAIN_S / 2)
+    assert rig.due_s() == pytest.approx(EVERY_S - 30 + AGAIN_S * 2 / 3)
     rig.wait(0.9)
     said_at = rig.turns.members.sent_at(rig.turns.members.seq)
     assert said_at is not None
@@ -82,10 +80,10 @@ def test_a_peers_round_postpones_ones_own_from_the_proven_moment() -> None:
     [
         ({}, {"place": "q" * 32}), ({}, {"store": "5eed"}), ({}, {"heard": {}}), ({}, {"since_ms": 1_501}),
         ({}, {"heard": {BOOT: (10_000, 0)}}), ({}, {"name": "5" * 32}), ({"place": "q" * 32}, {}),
-        ({"place": HERE}, {}), ({"fingerprint": lambda queue: ""}, {"store": ""}),
+        ({"place": HERE}, {}), ({"scope": ""}, {"store": ""}),
     ],
     ids=["other tables", "another store", "it heard nothing", "long ago", "never said", "no member",
-         "other tables here", "through the bridge", "no fingerprint"],
+         "other tables here", "through the bridge", "no scope"],
 )  # fmt: skip
 def test_a_round_that_proves_nothing_here(rig: dict[str, Any], told: dict[str, Any]) -> None:
     """Another store, other tables, or a time that is not proven: the queue stays as old as it was."""
@@ -103,7 +101,6 @@ def test_receives_through_a_bridge_are_of_the_store_that_all_members_have() -> N
 
 
 def test_what_a_peers_round_finds_is_checked() -> None:
-    """As what one's own finds; a queue in another store of its listeners is not meant."""
     rig = Asking()
     other = rig.join("billing/others", store="ab")
     rig.settle_hello(other, "billing/others")
@@ -115,23 +112,47 @@ def test_what_a_peers_round_finds_is_checked() -> None:
     assert rig.empty_for_s() == 30.0
 
 
-def test_each_waits_for_those_before_it_and_never_as_long_as_a_repetition() -> None:
-    """Whoever is first asks at once; a member that leaves is last, and one that is gone is not waited for."""
+def test_who_has_not_asked_for_longest_asks_next() -> None:
+    """So each reads the place itself; the others wait, and never as long as a repetition. Who leaves is last."""
     rig = Asking()
-    names = sorted((boot(first=True, queue=store(ROUND_QUEUE), number=n) for n in range(3)), key=lambda b: b)
-    assert all(rank(store(ROUND_QUEUE), each) > rank(store(ROUND_QUEUE), BOOT) for each in names)
-    base = EVERY_S - 30.0
-    for ahead, name in enumerate([names[0], names[1], names[2]], 1):
-        rig.member(name)
-        assert rig.due_s() == pytest.approx(base + AGAIN_S * ahead / (ahead + 1))
-        assert rig.due_s() < base + AGAIN_S
-    for name in names:
-        rig.member(name, leaving=True)
-    assert rig.due_s() == pytest.approx(base)
+    rig.told_of_round(BEHIND, age_ms=0, since_ms=0)
+    assert rig.empty_for_s() < 2.0
+    # The other was never heard to ask. This member asked 30 s ago, and the one that has just asked is behind it.
+    due_s = EVERY_S - rig.empty_for_s()
+    assert rig.due_s() == pytest.approx(due_s + AGAIN_S / 2)
+    rig.told_of_round(AHEAD, age_ms=0, since_ms=0)
+    assert rig.due_s() == pytest.approx(EVERY_S - rig.empty_for_s())
+    rig.ask()
+    assert rig.due_s() == pytest.approx(EVERY_S + AGAIN_S * 2 / 3)
+    rig.member(AHEAD, leaving=True)
+    assert rig.due_s() == pytest.approx(EVERY_S + AGAIN_S / 2)
     rig.turns.leave(rig.now)
-    assert rig.due_s() == pytest.approx(base + AGAIN_S / 2), "now only the one that was behind is asked first"
+    assert rig.due_s() == pytest.approx(EVERY_S + AGAIN_S / 2)
     rig.wait(4.0)
-    assert rig.due_s() == pytest.approx(base - 4.0)
+    assert rig.due_s() == pytest.approx(EVERY_S - 4.0), "those who are gone are not waited for"
+
+
+def test_a_place_that_it_has_not_read_for_some_periods_is_believed_no_more() -> None:
+    """Its own address may lead elsewhere by now."""
+    rig = Asking()
+    for _ in range(TRUSTED * 60 - 31):
+        rig.keep_company(1.0, AHEAD, BEHIND)
+        rig.told_of_round(age_ms=0, since_ms=0)
+    assert rig.empty_for_s() < 2.0
+    rig.keep_company(2.0, AHEAD, BEHIND)
+    rig.told_of_round(age_ms=0, since_ms=0)
+    assert rig.empty_for_s() > 2.0
+
+
+def test_what_all_have_heard_of_is_checked_in_turn() -> None:
+    """C2: not by a worker at each of them."""
+    rig = Asking()
+    rig.able(AHEAD, room=True)
+    rig.frames[rig.number].clear()
+    rig.told_of_round(queues=(QUEUE,))
+    assert rig.wakes(rig.number) == [] and rig.work().deferred
+    rig.keep_company(3.0, AHEAD, BEHIND)
+    assert len(rig.wakes(rig.number)) == 1
 
 
 def test_what_it_finds_is_told_with_its_age_and_as_far_as_it_fits() -> None:
@@ -142,10 +163,10 @@ def test_what_it_finds_is_told_with_its_age_and_as_far_as_it_fits() -> None:
     rig.scheduler.round_answered(rig.now, rig.round, [QUEUE, "a/b"], PLACE)
     rig.drive()
     (told,) = [word for word in rig.words if isinstance(word, Asked)]
-    assert (told.store, told.place, told.queues) == (store(ROUND_QUEUE), PLACE, ("a/b", QUEUE))
+    assert (told.store, told.place, told.queues) == (SCOPE, PLACE, ("a/b", QUEUE))
     assert 250 <= told.begun_age_ms <= 251 and {AHEAD, BEHIND} == set(told.heard)
     rig.words.clear()
-    for count in (QUEUES_MAX, QUEUES_MAX + 1):
+    for count in (ROUND_QUEUES_MAX, ROUND_QUEUES_MAX + 1):
         rig.ask(*(f"a/q{n}" for n in range(count)))
         assert len([word for word in rig.words if isinstance(word, Asked)]) == 1
 
@@ -161,7 +182,7 @@ def test_a_round_whose_age_is_not_known_is_told_to_nobody(clocks: tuple[float, f
     rig.drive()
     assert not [word for word in rig.words if isinstance(word, Asked)]
     alone = MemberRig(sweep_s=T)
-    made = alone.scheduler.add_round(store)
+    made = alone.scheduler.add_round(store, scope=SCOPE)
     alone.scheduler.round_begins(alone.now, made)
     alone.scheduler.round_answered(alone.now, made, [], PLACE)
     alone.drive()

@@ -206,7 +206,6 @@ async def test_much_metadata_comes_back(front: Front) -> None:
     ],
 )
 async def test_malformed_requests_are_told_in_xml(data: bytes, front: Front) -> None:
-    """Also what never became a request has an answer in the form of this endpoint, and the next one is served."""
     status, _ = fault(await front.send(data))
     assert 400 <= status < 500
     assert (await front.ask("PUT", "/orders")).status == 201

@@ -126,7 +126,6 @@ def test_the_date_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_public_address_can_be_insisted_on() -> None:
-    """And is still reached by loopback names only, unless hosts are allowed."""
     async with serving(host="0.0.0.0", insecure_public=True) as served:
         assert served.server.url.startswith("http://127.0.0.1:")
         assert (await served.ask("GET", "/livez")).status == 200
@@ -158,7 +157,6 @@ async def test_s7_an_encoded_body_is_415_and_never_inflated(encoding: str, parse
 
 
 async def test_every_answer_tells_the_boot_and_forbids_guessing(served: Served) -> None:
-    """Also refusals, also those of malformed requests: a listener learns from any answer whose queue this is."""
     replies = [await served.ask(method, path) for method, path in ROUTES]
     replies.append(await served.ask_raw(b"nonsense\r\n\r\n"))
     for reply in replies:

@@ -170,7 +170,6 @@ def test_the_time_of_a_task_is_read(eta: Callable[[datetime.datetime], object], 
 
 
 def test_a_task_for_later_waits_in_the_store(place: Place) -> None:
-    """Also one that became visible before its time, as where its delay was longer than the store can."""
     eta = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)).isoformat()
     place.put(headers={"eta": eta})
     assert place.depth() == (0, 1)

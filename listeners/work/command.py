@@ -102,6 +102,8 @@ class Command:
             # has started by then would go on.
             starting.add_done_callback(_kill_started)
             await asyncio.wait({starting})
+            if not starting.cancelled() and starting.exception() is None:
+                await starting.result().wait()  # its end is seen here, or by nobody if the loop ends now
             raise
 
 

@@ -109,7 +109,7 @@ async def test_an_actuator_that_raises_or_is_cancelled_from_within_is_asked_agai
 class Placed(Store):
     """A store that can be asked about all of its queues at once."""
 
-    kind = "placed"
+    kind, scope = "placed", "5c"
     refuses = False
 
     async def visible_queues(self) -> VisibleQueues:

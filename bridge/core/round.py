@@ -11,7 +11,7 @@ ROUND_SHARE = 1 - SWEEP_JITTER
 HERE = "here"
 """The place of receives through this bridge."""
 TRUSTED = 4
-"""For so many periods after an answer of its own, a bridge believes those of peers: its address may lead elsewhere."""
+"""How many periods a bridge relies on peers' answers after its own last answer: its address may lead elsewhere."""
 
 
 class Round:
@@ -45,7 +45,7 @@ class Round:
         self.found: frozenset[str] = frozenset()
         """The queues that had visible messages."""
         self._read_at = -math.inf
-        """When this bridge asked the newest question of its own that was answered."""
+        """When this bridge asked its last question that was answered; a suspend forgets it."""
         self._resumed_at = -math.inf
         self._here = here
         self._fingerprint = fingerprint
@@ -63,7 +63,7 @@ class Round:
         return fresh and place == self.place and bool(scope) and scope == self.scope
 
     def ranks(self, boot: str, own: str) -> tuple[float, str]:
-        """Return the place of a member in the order in which they ask, lowest first: who has not asked for longest."""
+        """Return a sort key for the order in which members ask: the one whose last question is oldest is first."""
         return (self.asked_at if boot == own else self.peers_asked.get(boot, -math.inf), boot)
 
     def wanted(self, now: float) -> bool:
@@ -95,8 +95,8 @@ class Round:
         return True
 
     def suspended(self, now: float) -> None:
-        """Forget the newest answer, and the one that is under way: their ages are not known (B15)."""
-        self.began, self._resumed_at = None, now
+        """Forget the newest answers, and the one that is under way: their ages are not known (B15)."""
+        self.began, self._read_at, self._resumed_at = None, -math.inf, now
 
     def found_empty_at(self, queue: str, place: str | None) -> float | None:
         """Return when the newest round began if it found this queue of the store empty, else None.

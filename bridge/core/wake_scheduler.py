@@ -191,7 +191,7 @@ class WakeScheduler:
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
-    def add_round(self, fingerprint: Callable[[str], str], *, scope: str = "", here: bool = False) -> Round:
+    def add_round(self, fingerprint: Callable[[str], str], *, scope: str, here: bool = False) -> Round:
         """Return the round of one store (B17), ``here`` of the one behind this bridge's queue service."""
         made = Round(fingerprint, self.periods.sweep_s, scope=scope, here=here)
         self.timers.rounds.append(made)

@@ -48,7 +48,7 @@ except urllib.error.HTTPError as error:
 # An environment is there already, and nothing is fetched: what a page installs must be among what is installed here.
 PYTHON3 = """#!{python}
 import os, sys
-if sys.argv[1:] != ["-m", "venv", ".venv"]:
+if sys.argv[1:] != ["-m", "venv", "venv"]:
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 PIP = """#!{python}
@@ -62,7 +62,7 @@ for word in sys.argv[2:]:
 
 
 class User:
-    """A user in a checkout of their own: an empty folder with the ``.venv`` that `make` would have made."""
+    """A user in a checkout of their own: an empty folder with the ``venv`` that the pages make."""
 
     def __init__(self, processes: Processes, folder: Path) -> None:
         self.processes = processes
@@ -71,7 +71,7 @@ class User:
         # Addresses of other hosts, and of clouds, in the words of a page, and what stands for each here.
         self.words: dict[str, str] = {}
         self.url = self.ported("http://127.0.0.1:8470")
-        bin_ = folder / ".venv" / "bin"
+        bin_ = folder / "venv" / "bin"
         bin_.mkdir(parents=True)
         (bin_ / "activate").write_text(f"PATH={shlex.quote(str(bin_))}:$PATH; export PATH\n")
         self._script(bin_ / "queuebell", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m queuebell "$@"\n')
@@ -101,7 +101,7 @@ class User:
 
     async def start(self, text: str, name: str, kind: type = Service):  # type: ignore[no-untyped-def]
         """Run a piece of shell in the folder, as a user with an activated environment."""
-        script = text if "activate" in text else f". .venv/bin/activate\n{text}"
+        script = text if "activate" in text else f". venv/bin/activate\n{text}"
         return await self.processes.start(
             "/bin/sh", "-ec", self.ported(script), name=name, kind=kind, cwd=self.folder, env=self.environment
         )

@@ -403,7 +403,8 @@ FRAME_WORDS: Final[Words] = {
     },
     "Asked": {
         "": said("It asked a store about all of its queues: others need not, if they would ask the same."),
-        "boot": _TOLD_BY, "store": _STORE,
+        "boot": _TOLD_BY,
+        "store": said("A fingerprint of the store's address, of all its queues.", pattern="^[0-9A-Fa-f]{1,128}$"),
         "place": said("Which tables the store read."),
         "begun_age_ms": said("How long ago it asked.", **_MS),
         "heard": _HEARD,

@@ -23,11 +23,11 @@ class Pgbouncer:
     def __init__(self, server: PostgresServer, port: int) -> None:
         self._server, self.port = server, port
 
-    def url(self, *, direct: bool = False, **options: str) -> str:
-        """The address of the server's database by way of this pooler; ``direct`` names the server besides."""
+    def url(self, database: str = "postgres", *, direct: bool = False, **options: str) -> str:
+        """The address of a database of the server by way of this pooler; ``direct`` names the server besides."""
         if direct:
             options["direct"] = f"127.0.0.1:{self._server.port}"
-        return self._server.url(**options).replace(f":{self._server.port}/", f":{self.port}/", 1)
+        return self._server.url(database, **options).replace(f":{self._server.port}/", f":{self.port}/", 1)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ class Asked(Rig):
     def __init__(self, sweep_s: float = T, place: str | None = PLACE, here: bool = False, **hello: object) -> None:
         super().__init__(sweep_s=sweep_s)
         self.place = place
-        self.round: Round = self.scheduler.add_round(store, here=here)
+        self.round: Round = self.scheduler.add_round(store, scope="", here=here)
         self.number = self.join(QUEUE, **{"store": store(QUEUE), **hello})  # type: ignore[arg-type]
         self.settle_hello(self.number)
 

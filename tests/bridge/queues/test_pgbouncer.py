@@ -95,7 +95,7 @@ async def test_many_workers_on_few_connections(pooler: Pgbouncer, schema: str) -
 async def test_tables_are_made_without_options_and_again(pooler: Pgbouncer, server: PostgresServer) -> None:
     """An address that asks for nothing that the pooler refuses: no statement of ours is left there for others."""
     await execute(server.url(), "CREATE DATABASE fresh")
-    url = f"{pooler.url().removesuffix('postgres')}fresh"
+    url = pooler.url("fresh")
     assert await init(url, notify=True)
     assert await init(url, notify=True) and not await init(url)
     for _ in range(4):
@@ -223,7 +223,7 @@ async def test_an_outbox_is_written_and_relayed(
     """With the settings of each driver that its own manual has for a pooler; the relay looks, for it hears nothing."""
     database = f"d{uuid.uuid4().hex}"
     await execute(server.url(), f"CREATE DATABASE {database}")
-    through = server.url(database).replace(str(server.port), str(pooler.port))
+    through = pooler.url(database)
     async with MemoryStore("outbox") as store, opened(kind, through, **given) as rig, rig.relay(store, sweep_s=0.1):
         for number in range(8):
             await rig.write(put(f"{number}", queue=QUEUE))

@@ -112,7 +112,7 @@ def test_what_a_peers_round_finds_is_checked() -> None:
     assert rig.empty_for_s() == 30.0
 
 
-def test_who_has_not_asked_for_longest_asks_next() -> None:
+def test_whose_last_question_is_oldest_asks_next() -> None:
     """So each reads the place itself; the others wait, and never as long as a repetition. Who leaves is last."""
     rig = Asking()
     rig.told_of_round(BEHIND, age_ms=0, since_ms=0)
@@ -133,7 +133,7 @@ def test_who_has_not_asked_for_longest_asks_next() -> None:
 
 
 def test_a_place_that_it_has_not_read_for_some_periods_is_believed_no_more() -> None:
-    """Its own address may lead elsewhere by now."""
+    """Its own address may lead elsewhere by now; and so after a suspend, in which its own clock stood still."""
     rig = Asking()
     for _ in range(TRUSTED * 60 - 31):
         rig.keep_company(1.0, AHEAD, BEHIND)
@@ -142,6 +142,11 @@ def test_a_place_that_it_has_not_read_for_some_periods_is_believed_no_more() -> 
     rig.keep_company(2.0, AHEAD, BEHIND)
     rig.told_of_round(age_ms=0, since_ms=0)
     assert rig.empty_for_s() > 2.0
+    rig.ask()
+    rig.scheduler.suspended(rig.now, 1000.0)
+    rig.keep_company(2.0, AHEAD, BEHIND)
+    rig.told_of_round(age_ms=0, since_ms=0)
+    assert rig.empty_for_s() >= 1000.0
 
 
 def test_what_all_have_heard_of_is_checked_in_turn() -> None:

@@ -6,7 +6,6 @@ increases. The bounds of buckets are part of the protocol and never change.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import accumulate, zip_longest
 from typing import Final
@@ -63,11 +62,6 @@ class Jobs(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_JOBS: Final = Jobs()
-
-
-def bucket(seconds: float) -> int:
-    """Return the number of a duration's bucket."""
-    return bisect_left(BOUNDS_S, seconds)
 
 
 def plus(one: Jobs, other: Jobs) -> Jobs:

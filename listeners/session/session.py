@@ -649,21 +649,19 @@ class Liveness:
         self.beat_s = self._told_s = 5.0
         self.degraded = False
         self.latency_s = 0.0
+        self.welcomed = False
+        """Whether a session is open."""
         self._looking_since: float | None = now
-        self._welcomed_at: float | None = None
+        self._welcomed_at = now
         self._alive_at = now
         self._beat_at = now
-
-    @property
-    def welcomed(self) -> bool:
-        """Whether a session is open."""
-        return self._welcomed_at is not None
 
     def welcome(self, now: float, heartbeat_s: float) -> None:
         """Record a welcome: the first heartbeat is due immediately."""
         self.beat_s = self._told_s = heartbeat_s
         self.degraded = False
         self._looking_since = None
+        self.welcomed = True
         self._welcomed_at = self._alive_at = self._beat_at = now
 
     def set_session_count(self, now: float, sessions: int) -> None:
@@ -674,13 +672,13 @@ class Liveness:
 
     def lost(self, now: float) -> None:
         """Record the end of a session."""
-        self._welcomed_at = None
+        self.welcomed = False
         if self._looking_since is None:
             self._looking_since = now
 
     def beat(self, now: float) -> int | None:
         """Return the stamp of the heartbeat to send now, own monotonic milliseconds; None if it is too early."""
-        if self._welcomed_at is None or now < self._beat_at:
+        if not self.welcomed or now < self._beat_at:
             return None
         self._beat_at = now + self.beat_s
         return int(now * 1000)
@@ -691,7 +689,7 @@ class Liveness:
         Only an echo of this session counts: a bridge that sends but does not receive is useless.
         """
         sent = stamp / 1000 + since_ms / 1000
-        if self._welcomed_at is None or stamp < int(self._welcomed_at * 1000) or sent > now + 0.001:
+        if not self.welcomed or stamp < int(self._welcomed_at * 1000) or sent > now + 0.001:
             return None
         self._alive_at = max(self._alive_at, sent)
         self.latency_s = max(0.0, now - sent)
@@ -699,10 +697,10 @@ class Liveness:
 
     def dead(self, now: float) -> bool:
         """Return True once per case when the bridge is gone: close the session if there is one, and poll."""
-        if self._welcomed_at is not None:
+        if self.welcomed:
             if now < self._alive_at + DEAD_AFTER_BEATS * self.beat_s:
                 return False
-            self._welcomed_at = None
+            self.welcomed = False
         elif self.degraded or self._looking_since is None or now < self._looking_since + WELCOME_WITHIN_S:
             return False
         self.degraded = True
@@ -710,7 +708,7 @@ class Liveness:
 
     def deadline(self) -> float | None:
         """Return when to ask `beat` and `dead` next."""
-        if self._welcomed_at is not None:
+        if self.welcomed:
             return min(self._beat_at, self._alive_at + DEAD_AFTER_BEATS * self.beat_s)
         if self.degraded or self._looking_since is None:
             return None

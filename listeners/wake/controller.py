@@ -426,7 +426,7 @@ class Controller:
     def _advance(self, now: float, woken: bool = False) -> None:
         """Start the receives that are due and fit; report the rest to the bridge."""
         waited, self.waits_in_turn = self.waits_in_turn, False
-        if self.pending and self.timers.retry is None:
+        if self.covered < self.epoch and self.timers.retry is None:
             while self.available > 0 and self._wants_receive():
                 self._start_receive(now)
             self.waits_in_turn = not self.checking and self._waits_for_turn()
@@ -435,9 +435,10 @@ class Controller:
                 self._send_more(again=woken or waited)
         if self.full and self.advertised_room.free > 0:
             self._send_more()  # full with nothing pending: the bridge need not find out by waking us in vain
-        exact = self.own and not self.receives
-        if self.mode is Mode.PUSH and self.timers.retry is None and self.advertised_room.room(self.available, exact):
-            self._out.append(SendRoom(self.available, self.gen))
+        if self.mode is Mode.PUSH and self.timers.retry is None:
+            available = self.available
+            if self.advertised_room.room(available, exact=self.own and not self.receives):
+                self._out.append(SendRoom(available, self.gen))
 
     def _wants_receive(self) -> bool:
         return not self.checking or len(self.receives) < self._scaling.tasks(self.depth or 0)  # L2
@@ -499,7 +500,7 @@ class Controller:
             return State.STOPPING if self.receives else State.STOPPED
         if self.receives:
             return State.DRAINING
-        if self.pending:
+        if self.covered < self.epoch:
             return State.FULL if self.timers.retry is None else State.COOLING
         # Without a bridge a poll is always scheduled: by the last empty answer, or by the loss of the bridge (L9).
         return State.COOLING if self.mode in (Mode.DEGRADED, Mode.PULL) else State.IDLE
@@ -519,7 +520,7 @@ class Controller:
     @property
     def available(self) -> int:
         """Handler slots that are neither busy nor reserved by a receive in flight, and that a pool grants now."""
-        reserved = self.reserved
+        reserved = self.reserved if self.receives else 0
         spare = self.free - reserved
         return spare if self.place is None else min(spare, self.place.grant(reserved))
 
@@ -547,8 +548,8 @@ class Controller:
         first = self.timers.deadline()
         if self.mode is Mode.PULL or self.deadman is None:
             return first
-        unasked = self.deadman.deadline()
-        return unasked if first is None else min(first, unasked)
+        unasked = self.deadman.deadline
+        return unasked if first is None or unasked < first else first
 
     def beat(self, now: float) -> tuple[int, int, float | None, int]:
         """Return levels for a heartbeat: gen learned, gen covered, age of the newest receive or None, free slots (S2).

@@ -102,10 +102,12 @@ class CheckTimers:
 
     def deadline(self) -> float | None:
         """Return the first moment of all."""
-        times = [at for at in (self.retry, self.poll) if at is not None]
-        if self._returns:
-            times.append(self._returns[0][0])
-        return min(times, default=None)
+        first, poll = self.retry, self.poll
+        if poll is not None and (first is None or poll < first):
+            first = poll
+        if self._returns and (first is None or self._returns[0][0] < first):
+            first = self._returns[0][0]
+        return first
 
 
 class DeadMan:
@@ -115,14 +117,15 @@ class DeadMan:
     Stale news of coverage changes nothing: only numbers that shrink bring the deadline nearer. All in seconds.
     """
 
-    __slots__ = ("_deadline", "_share", "spread", "t_dead")
+    __slots__ = ("_share", "deadline", "spread", "t_dead")
 
     def __init__(self, now: float, draw: Draw, *, sweep_s: float = SWEEP_S) -> None:
         self.t_dead = 1.1 * sweep_s + SLACK_S
         self.spread = SPREAD_S
         # One draw per round: a new one at each heartbeat, with "only forward", would creep towards the far end of w.
         self._share = draw()
-        self._deadline = now + self.t_dead + self.spread * self._share
+        self.deadline = now + self.t_dead + self.spread * self._share
+        """When to ask `fires` next."""
 
     def tune(
         self,
@@ -143,23 +146,19 @@ class DeadMan:
         self.spread = max(spread_s, sessions * latency_s)
         wait = self.t_dead + self.spread * self._share
         if wait < before:
-            self._deadline = min(self._deadline, now + wait)
+            self.deadline = min(self.deadline, now + wait)
 
     def on_empty_receive(self, at: float) -> None:
         """Record an empty receive at ``at``: a lower bound of when it began, never the time of the news."""
-        self._deadline = max(self._deadline, at + self.t_dead + self.spread * self._share)
+        self.deadline = max(self.deadline, at + self.t_dead + self.spread * self._share)
 
     def fires(self, now: float, draw: Draw) -> bool:
         """Return whether to check now; if so the next round begins."""
-        if now < self._deadline:
+        if now < self.deadline:
             return False
         self._share = draw()
-        self._deadline = now + self.t_dead + self.spread * self._share
+        self.deadline = now + self.t_dead + self.spread * self._share
         return True
-
-    def deadline(self) -> float:
-        """Return when to ask `fires` next."""
-        return self._deadline
 
 
 STEPS_S: Final = (15.0, 30.0, 60.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -27,7 +28,6 @@ from queuebell.bridge.contract.jobs import (
     OTHER,
     Jobs,
     Spread,
-    bucket,
     label,
     minus,
 )
@@ -467,7 +467,7 @@ class Durations:
         """Count a duration so many times, at least once."""
         if self._counts is None:
             self._counts = [0] * (len(BOUNDS_S) + 1)
-        self._counts[bucket(seconds)] += count
+        self._counts[bisect_left(BOUNDS_S, seconds)] += count
         self._total_s += seconds * count
 
     def spread(self) -> Spread:

@@ -79,17 +79,13 @@ class DeadLettering:
         self._counts = counts
         self._now = now
         self._draw = draw
-        self._history = History()
+        self.history = History()
         self._unfetched = RepeatedFailure()
 
     def failed(self, held: Held, reason: str) -> None:
         """Remember a failed attempt for the dead letter that may follow."""
         if self._poison is not None:
-            self._history.failed(held.stored.id, held.stored.dequeue_count, self._now(), reason)
-
-    def ended(self, held: Held) -> None:
-        """Forget a message that was deleted."""
-        self._history.forget(held.stored.id)
+            self.history.failed(held.stored.id, held.stored.dequeue_count, self._now(), reason)
 
     async def open(self, held: Held, wanted: Wanted) -> StoredMessage:
         """Return the message with its original body; its dead-letter facts stay in ``held``.
@@ -204,7 +200,7 @@ class DeadLettering:
             trace=decided.trace,
             traceparent=held.traceparent,
             listener=self._listener,
-            history=self._history.of(stored.id),
+            history=self.history.of(stored.id),
             key=stored.key,
         )
 

@@ -323,8 +323,9 @@ class Dequeue:
 
     def arm(self) -> None:
         """Make sure that the one timer of this queue comes in time; it may come too early, never too late."""
-        deadlines = [at for at in (self.controller.deadline(), self._holding.deadline()) if at is not None]
-        at = min(deadlines, default=None)
+        at, renewal = self.controller.deadline(), self._holding.renewals.deadline()
+        if at is None or (renewal is not None and renewal < at):
+            at = renewal
         if self._timer is not None:
             if at is not None and self._timer.when() <= at:
                 return

@@ -146,7 +146,7 @@ class Holding:
         self._jobs = jobs
         self._draw = draw
         self._loop = asyncio.get_running_loop()
-        self._renewals = Renewals()
+        self.renewals = Renewals()
         self._settlements = Settlements(queue, store, settled=self._settled, clock=self._loop.time, draw=draw)
         self._dead_letters = DeadLettering(
             queue,
@@ -161,6 +161,7 @@ class Holding:
         )
         self._held: dict[int, Held] = {}
         self._numbers = 0
+        self._attempts_max = rules.retry.attempts_max
         self._overdue = OverdueCalls(
             changed=self._overdue_changed,
             over=self._pause_over,
@@ -190,18 +191,19 @@ class Holding:
     def free(self) -> int:
         """Return the handler slots free; many unsettled messages count against them."""
         concurrency = self._rules.concurrency
-        backlog = len(self._settlements) - 4 * concurrency
-        return max(0, concurrency - self.busy - max(0, backlog))
+        free = concurrency - self.running - len(self._overdue.calls)
+        backlog = len(self._settlements.settling.waiting) - 4 * concurrency
+        return max(0, free - backlog if backlog > 0 else free)
 
     def count_free(self) -> int:
         """Return the same for the wake controller; the end of a settlement reports room if unsettled ones count."""
-        self._backlog_counts = len(self._settlements) > 4 * self._rules.concurrency
+        self._backlog_counts = len(self._settlements.settling.waiting) > 4 * self._rules.concurrency
         return self.free()
 
     @property
     def busy(self) -> int:
         """The handler slots taken, those of calls that go on included."""
-        return self.running + len(self._overdue)
+        return self.running + len(self._overdue.calls)
 
     @property
     def settled(self) -> bool:
@@ -226,13 +228,13 @@ class Holding:
         """Hold what a receive brought that was begun at ``began``: until then, the leases are a lower bound."""
         taken = [self._hold(stored, began + visibility, source) for stored in messages]
         for held in taken:
-            self._renewals.leased(held.number, began, visibility)
+            self.renewals.leased(held.number, began, visibility)
         return taken
 
     def take_carried(self, message: StoredMessage, lease_ends: float, source: str) -> Held:
         """Hold a message that came with a wake; its first renewal, soon, accepts it (O7)."""
         held = self._hold(message, lease_ends, source)
-        self._renewals.carried(held.number, self._loop.time())
+        self.renewals.carried(held.number, self._loop.time())
         return held
 
     def start(self, taken: list[Held]) -> None:
@@ -254,7 +256,7 @@ class Holding:
     def give_back(self, taken: list[Held]) -> None:
         """Release messages for other workers: no handler has ended on them, so it costs no attempt."""
         for held in taken:
-            self._renewals.forget(held.number)
+            self.renewals.forget(held.number)
             held.given_back = True
             self._settlements.add(Act.RELEASE, held)
 
@@ -320,7 +322,7 @@ class Holding:
             for held in helds:
                 if not held.concluded and self._held.pop(held.number, None) is not None:
                     self._jobs.concluded("lost")
-                    self._renewals.forget(held.number)
+                    self.renewals.forget(held.number)
                     self._events.came_back(max(0.0, held.lease_ends - self._loop.time()))
         finally:
             self.running -= busy
@@ -340,12 +342,13 @@ class Holding:
         rules = self._rules
         held.handler_ended = True
         decided = verdict(outcome, message.attempt, rules.retry, rules.poison is not None, self._draw)
+        if isinstance(outcome, Succeeded | ReplayTo):
+            return decided
         if isinstance(outcome, WantsRetry):
             held.again = "retried"
-        elif (failure := failure_name(outcome)) is not None:
-            self._jobs.failed(failure)
-        if not isinstance(outcome, Succeeded | ReplayTo):
-            self._dead_letters.failed(held, reason_of(outcome))
+        else:
+            self._jobs.failed(failure_name(outcome) or "")
+        self._dead_letters.failed(held, reason_of(outcome))
         return decided
 
     async def _invoke(self, messages: list[Message]) -> Sequence[Outcome]:
@@ -369,15 +372,12 @@ class Holding:
                 for outcome in outcomes:
                     instruments.on.ended(self._queue, took, CANCELLED if outcome is None else failure_name(outcome))
 
-    def _counts_starts(self) -> bool:
-        """Return whether attempts can be counted as starts, as far as is known of the store by now."""
-        return self._store.capabilities.uncounted_release
-
     async def _open(self, held: Held) -> tuple[Held, Message] | None:
         """Make the message for the handler; None where it is dead-lettered or released without a call."""
         rules = self._rules
         attempt, can_bury = held.stored.dequeue_count, rules.poison is not None
-        dead = exhausted(attempt, rules.retry.attempts_max, can_bury, starts=self._counts_starts())
+        starts = self._store.capabilities.uncounted_release  # as far as is known of the store by now
+        dead = exhausted(attempt, self._attempts_max, can_bury, starts=starts)
         outcome: Failed | DeadLetter
         failure: str | None = None
         if dead is not None:
@@ -411,6 +411,9 @@ class Holding:
     async def _carry_out(self, held: Held, decided: Verdict) -> None:
         if held.number not in self._held:
             return  # the lease was lost: another worker settles the message now
+        if isinstance(decided, Delete):
+            self._settle(held, Act.DELETE)
+            return
         settle: Verdict | None = decided
         if isinstance(decided, DeadLetter):
             held.fate = "buried"
@@ -431,13 +434,13 @@ class Holding:
 
     def _settle(self, held: Held, act: Act, after_s: float = 0.0) -> None:
         held.concluded = True
-        self._renewals.forget(held.number)
+        self.renewals.forget(held.number)
         self._settlements.add(act, held, after_s)
 
     # Calls that run on ----------------------------------------------------------------------------------------------
 
     def _overdue_changed(self) -> None:
-        self._events.hung(len(self._overdue))
+        self._events.hung(len(self._overdue.calls))
         self._room_later()
 
     def _pause_over(self, held: Held) -> None:
@@ -480,13 +483,9 @@ class Holding:
 
     # Leases and settlements -----------------------------------------------------------------------------------------
 
-    def deadline(self) -> float | None:
-        """Return when `renew` is due."""
-        return self._renewals.deadline()
-
     def renew(self, now: float) -> None:
-        """Ask for longer leases where their half time has passed."""
-        for number in self._renewals.due(now):
+        """Ask for longer leases where half of their time has passed, as `renewals` says when."""
+        for number in self.renewals.due(now):
             held = self._held.get(number)
             if held is not None:
                 self._settlements.add(Act.EXTEND, held, self.visibility.seconds)
@@ -497,7 +496,7 @@ class Holding:
             self._lease_lost(held, code)
         elif item.act is Act.EXTEND:
             if held.number in self._held and not held.concluded:
-                self._renewals.leased(held.number, held.lease_ends - item.seconds, item.seconds)
+                self.renewals.leased(held.number, held.lease_ends - item.seconds, item.seconds)
                 self._events.renewals_changed()
         else:
             self._held.pop(held.number, None)
@@ -505,7 +504,7 @@ class Holding:
             if item.act is Act.DELETE:
                 self._counts[held.fate] += 1
                 self._jobs.concluded(DELETED[held.fate])
-                self._dead_letters.ended(held)
+                self._dead_letters.history.forget(held.stored.id)
                 if self._rules.claims is not None and held.doubted is None and not held.blob_moved:
                     self._rules.claims.drop(held.stored.body)  # in doubt another worker may have it
             else:
@@ -519,7 +518,7 @@ class Holding:
         """Drop a message that another worker may have: no renewal, no delete, no handler any more."""
         if self._held.pop(held.number, None) is None:
             return
-        self._renewals.forget(held.number)
+        self.renewals.forget(held.number)
         self._overdue.forget(held)
         self._counts["lost"] += 1
         self._jobs.lost()
@@ -576,13 +575,13 @@ class Holding:
                     self._queue,
                     task.get_name(),
                 )
-        if self._overdue:
+        if self._overdue.calls:
             log.error(
                 "%s: %s is still running: %d calls are abandoned. Their messages may be handled a "
                 "second time meanwhile",
                 self._queue,
                 self._invoker.name,
-                len(self._overdue),
+                len(self._overdue.calls),
             )
 
     def _moving(self) -> set[asyncio.Task[None]]:
@@ -592,8 +591,8 @@ class Holding:
     def _release_after_lease(self, helds: list[Held]) -> None:
         """Release, uncounted, the messages of handlers that do not end: visible no sooner than their leases end."""
         now = self._loop.time()
-        for held in helds if self._counts_starts() else ():
-            self._renewals.forget(held.number)
+        for held in helds if self._store.capabilities.uncounted_release else ():
+            self.renewals.forget(held.number)
             held.given_back = True
             self._settlements.add(Act.RELEASE, held, max(0.0, held.lease_ends - now))
 
@@ -648,9 +647,6 @@ class OverdueCalls:
         self._ended = ended
         self._by_message: dict[str, asyncio.Future[None]] = {}
         self._parked: dict[int, tuple[Held, asyncio.TimerHandle]] = {}
-
-    def __len__(self) -> int:
-        return len(self.calls)
 
     def __contains__(self, message: str) -> bool:
         return message in self._by_message

@@ -73,7 +73,7 @@ class Held:
     def __post_init__(self) -> None:
         self.receipt = self.stored.pop_receipt
         own = self.stored.headers.get(TRACEPARENT)
-        if is_traceparent(own):
+        if own is not None and is_traceparent(own):
             self.traceparent = own
 
     def causes(self) -> list[Cause]:
@@ -169,8 +169,9 @@ class Renewals:
 
     def deadline(self) -> float | None:
         """Return when the first renewal is due."""
-        firsts = [next(iter(lane.values())) for lane in (self._accept, self._renew) if lane]
-        return min(firsts) if firsts else None
+        accept = next(iter(self._accept.values()), None) if self._accept else None
+        renew = next(iter(self._renew.values())) if self._renew else None
+        return accept if renew is None or (accept is not None and accept < renew) else renew
 
     def due(self, now: float) -> list[int]:
         """Remove and return the due ones; `leased` adds them again."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Final, NamedTuple
 
 from queuebell.bridge.contract.backoff import Draw, RandomExponential
@@ -62,13 +61,6 @@ class CallQueue:
         """Tasks that have not taken their first batch yet."""
         self.backoff = RandomExponential(0.05, 5.0, 0.05)
 
-    def needs_caller(self, most: int) -> bool:
-        """Return whether the items waiting need another task, if a call takes ``most`` items."""
-        callers = self.fresh if self.renews else len(self.tasks)
-        return (
-            bool(self.waiting) and len(self.tasks) < CALLS_MAX and (not callers or len(self.waiting) >= most * callers)
-        )
-
 
 class Settlements:
     """Batches what handlers decide and settles it in the store, with retries within each lease.
@@ -95,39 +87,38 @@ class Settlements:
         self._clock = clock
         self._draw = draw
         self._failures = Throttle(WARN_EVERY_S)
-        self._settling = CallQueue("settle", renews=False)
+        self.settling = CallQueue("settle", renews=False)
+        """Deletes and releases."""
         self._renewing = CallQueue("renew", renews=True)
         # A message in flight waits for its answer, for that may bring the receipt its next settlement needs.
         self._busy: set[int] = set()
         self._back: asyncio.Event | None = None
         """Set once the store is heard to answer again; None unless the last call had no answer."""
 
-    def __len__(self) -> int:
-        return len(self._settling.waiting)
-
     @property
     def idling(self) -> bool:
         """Whether nothing waits and nothing is in flight."""
-        return not any(calls.waiting or calls.tasks for calls in (self._settling, self._renewing))
+        return not any(calls.waiting or calls.tasks for calls in (self.settling, self._renewing))
 
     def add(self, act: Act, held: Held, seconds: float = 0.0) -> None:
         """Settle a message with the next call. A delete or release replaces an extension that has not left yet."""
         if act is not Act.EXTEND:
             self._renewing.waiting.pop(held.number, None)
-            self._settling.waiting[held.number] = Item(act, held, seconds)
-            self._open(self._settling)
-        elif held.number not in self._settling.waiting and held.number not in self._renewing.waiting:
+            self.settling.waiting[held.number] = Item(act, held, seconds)
+            self._open(self.settling)
+        elif held.number not in self.settling.waiting and held.number not in self._renewing.waiting:
             self._renewing.waiting[held.number] = Item(act, held, seconds)
             self._open(self._renewing)
 
     def _open(self, calls: CallQueue) -> None:
-        if not calls.needs_caller(self._most):
+        """Start another task if what waits needs one."""
+        callers, waiting = calls.fresh if calls.renews else len(calls.tasks), len(calls.waiting)
+        if not waiting or len(calls.tasks) >= CALLS_MAX or (callers and waiting < self._most * callers):
             return
         # Its first step comes after this tick, so that what ends in one tick is settled in one call.
         task = asyncio.create_task(self._run(calls), name=f"{calls.name}[{self._queue}]#{len(calls.tasks) + 1}")
         calls.fresh += 1
-        calls.tasks.add(task)
-        task.add_done_callback(calls.tasks.discard)
+        calls.tasks.add(task)  # `_run` takes it out; a callback would cost another turn of the loop
 
     def heard(self) -> None:
         """Try again now if the store did not answer before: in the long pauses after an outage leases may end."""
@@ -137,26 +128,25 @@ class Settlements:
 
     async def idle(self) -> None:
         """Wait until everything that was added is settled or given up."""
-        while tasks := self._settling.tasks | self._renewing.tasks:
+        while tasks := self.settling.tasks | self._renewing.tasks:
             await asyncio.wait(tasks)
 
     async def abandon(self) -> None:
         """End now; what has not been settled is left to its lease."""
-        if tasks := self._settling.tasks | self._renewing.tasks:
+        if tasks := self.settling.tasks | self._renewing.tasks:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-        self._settling.waiting.clear()
-        self._renewing.waiting.clear()
+        for calls in (self.settling, self._renewing):
+            calls.tasks.clear()  # one that was cancelled before its first step is still there
+            calls.waiting.clear()
 
     async def _run(self, calls: CallQueue) -> None:
         me = asyncio.current_task()
         calls.fresh -= 1
         pause, early = 0.0, False
         try:
-            while numbers := list(islice((n for n in calls.waiting if n not in self._busy), self._most)):
-                items = [calls.waiting.pop(number) for number in numbers]
-                self._busy.update(numbers)
+            while items := self._take(calls):
                 try:
                     failed = await self._settle(items)
                     self._keep(calls, failed)
@@ -171,9 +161,9 @@ class Settlements:
                     failed = await self._settle_each(items)
                     self._keep(calls, failed)
                 finally:
-                    self._busy.difference_update(numbers)
+                    self._busy.difference_update(item.held.number for item in items)
                 # Items in the other queue may have waited for these messages' new receipts.
-                self._open(self._settling if calls.renews else self._renewing)
+                self._open(self.settling if calls.renews else self._renewing)
                 if failed:
                     # A try that came early makes no later one wait longer.
                     pause = pause if early else calls.backoff.miss(self._draw)
@@ -186,6 +176,19 @@ class Settlements:
             # message in flight is taken by that call's task, which checks both queues after its answer.
             if me is not None:
                 calls.tasks.discard(me)
+
+    def _take(self, calls: CallQueue) -> list[Item]:
+        """Remove what the next call settles."""
+        items: list[Item] = []
+        for number, item in calls.waiting.items():
+            if number not in self._busy:
+                items.append(item)
+                if len(items) == self._most:
+                    break
+        for item in items:
+            del calls.waiting[item.held.number]
+            self._busy.add(item.held.number)
+        return items
 
     async def _pause(self, seconds: float) -> bool:
         """Wait, and return whether it was less because the store was heard."""
@@ -322,13 +325,15 @@ class Settlements:
 
     def _keep(self, calls: CallQueue, items: list[Item]) -> None:
         """Queue again what a failed call could not do, unless its lease has ended or something newer was asked for."""
+        if not items:
+            return
         now = self._clock()
         again: dict[int, Item] = {}
         for item in items:
             number = item.held.number
-            newer = self._settling.waiting.get(number)
+            newer = self.settling.waiting.get(number)
             if now >= item.held.lease_ends:
-                self._settling.waiting.pop(number, None)
+                self.settling.waiting.pop(number, None)
                 self._settled(newer or item, "lease_ended")
             elif newer is None:
                 again[number] = item
@@ -337,5 +342,5 @@ class Settlements:
     def _give_up(self, items: list[Item], code: str) -> None:
         """Report rejected items; if a newer settlement of a message waits, that one reports instead."""
         for item in items:
-            if item.held.number not in self._settling.waiting:
+            if item.held.number not in self.settling.waiting:
                 self._settled(item, code)

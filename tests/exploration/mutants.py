@@ -419,7 +419,7 @@ class BelievesTheNewestNews(DeadMan):
     __slots__ = ()
 
     def on_empty_receive(self, at: float) -> None:
-        self._deadline = at + self.t_dead + self.spread * self._share
+        self.deadline = at + self.t_dead + self.spread * self._share
 
 
 class FlagCleared(Controller):

@@ -135,7 +135,7 @@ class _Play:
         for node in world.nodes:
             for queue, controller in node.controllers.items():
                 if controller.deadman is not None:
-                    at = controller.deadman.deadline()
+                    at = controller.deadman.deadline
                     known = self._deadlines.get((node.number, queue), at)
                     self.back += at < known
                     self.forward += at > known

@@ -94,6 +94,7 @@ MESSAGE_TYPE: Final = "application/vnd.queuebell.message+json"
 """Media type of a put under a key whose body is a JSON message, with headers."""
 _BYTES: Final = "application/octet-stream"
 _EXISTING = "create=false"
+_STORE, _ABLE = STORE_HEADER.lower(), ABLE_HEADER.lower()
 _of_queue = re.compile(r"/v1/queues/([A-Za-z0-9_-]+/[A-Za-z0-9_-]+)", re.ASCII).match
 _PAGE = 1000
 
@@ -512,17 +513,15 @@ class HttpStore(PutOnceStore):
             raise Closed("the store is closed")
         if carries and where not in self._carrying:
             await self._require_headers(where, carries, limits)
-        base = self._shown(where)
         try:
             answer = await self._requests.ask(where, method, path, raw, limits, media)
         except NotSent as error:
-            raise StoreUnavailable(f"{base}: the queue service cannot be reached: {error}") from error
+            raise StoreUnavailable(f"{self._shown(where)}: the queue service cannot be reached: {error}") from error
         except Unanswered as error:
-            raise UnknownOutcome(f"{base}: the queue service did not answer: {error}") from error
+            raise UnknownOutcome(f"{self._shown(where)}: the queue service did not answer: {error}") from error
         status, body = answer.status, answer.body
-        engine, differs = answer.headers.get(STORE_HEADER.lower()), answer.headers.get(ABLE_HEADER.lower(), "{}")
+        engine, differs = answer.headers.get(_STORE), answer.headers.get(_ABLE, "{}")
         boot, carrying = answer.boot, CARRIES in answer.able
-        retry_after = retry_after_s(answer.headers.get("retry-after"))
         problem = None if status < 300 else problem_in(body)
         known = where in self._known
         if (problem is None and (known or body[:1] in _OURS)) or (problem and problem.code in STATUS_BY_CODE):
@@ -540,17 +539,18 @@ class HttpStore(PutOnceStore):
                     "%s: a message was put without its headers: the bridge at %s was replaced by an older version, "
                     "which drops them. Upgrade it",
                     carries,
-                    base,
+                    self._shown(where),
                 )
         elif status not in _BETWEEN:
             # At an address that has worked, a proxy may answer for a while.
             wrong = StoreError if known else NoQueueService
             raise wrong(
-                f"{base}: this is not a Queuebell queue service: it answered with status {status} in another format"
+                f"{self._shown(where)}: this is not a Queuebell queue service: it answered with status {status} in "
+                "another format"
             )
         if problem is None:
             return status, body
-        raise refusal(status, problem, retry_after)
+        raise refusal(status, problem, retry_after_s(answer.headers.get("retry-after")))
 
     def _shown(self, where: HttpAddress) -> str:
         return where.url if self._failover.several else self._base

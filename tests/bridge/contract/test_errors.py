@@ -32,7 +32,6 @@ from queuebell.bridge.contract.jobs import (
     Jobs,
     Spread,
     add,
-    bucket,
     label,
     quantile,
 )
@@ -209,9 +208,8 @@ def test_names_are_bounded_and_nothing_is_lost() -> None:
     assert (len(failures), failures["F"], failures[OTHER]) == (CLASSES_MAX + 1, 2, 7)
 
 
-def test_buckets_and_quantiles() -> None:
-    """A bound belongs to its bucket; a quantile is the bound of the bucket that holds it."""
-    assert [bucket(seconds) for seconds in (0.0, 0.001, 0.0011, 1800.0, 1801.0)] == [0, 0, 1, 15, 16]
+def test_quantiles() -> None:
+    """A quantile is the bound of the bucket that holds it."""
     assert quantile(NOTHING, 0.5) is None
     spread = Spread([0, 5, 4, 0, 1])
     assert [quantile(spread, part) for part in (0.0, 0.5, 0.51, 0.9, 0.95, 1.0)] == [

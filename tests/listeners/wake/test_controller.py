@@ -255,9 +255,9 @@ def test_the_bridges_numbers_reach_every_timer() -> None:
     machine().tune(0.0, numbers, 1000, 0.05)
     controller = machine(deadman=True)
     controller.tune(20.0, numbers, 1000, 0.05)
-    assert controller.deadman.deadline() == 20.0 + 15.0 + 25.0, "1.1 T + S + half of 1000 x 50 ms"
+    assert controller.deadman.deadline == 20.0 + 15.0 + 25.0, "1.1 T + S + half of 1000 x 50 ms"
     controller.tune(20.0, numbers, 10, 0.05)
-    assert controller.deadman.deadline() == 20.0 + 15.0 + 1.0, "w = 2 s at least"
+    assert controller.deadman.deadline == 20.0 + 15.0 + 1.0, "w = 2 s at least"
     controller.wake(21.0, BOOT, 5, "trigger")
     cover = only(controller.received(21.1, 1, 0, count=3), SendEmptyReceive)
     assert cover == [SendEmptyReceive(BOOT, 5, pytest.approx(0.1), None)], "T = 10 s comes before any other look"

@@ -34,16 +34,16 @@ def test_what_unknown_receives_may_have_leased_becomes_some_32_looks() -> None:
 def test_its_deadline_only_moves_forward_unless_its_numbers_shrink(news: list[tuple[float, float, int]]) -> None:
     """However stale the news; shorter numbers bring it to what they promise from now, and never nearer."""
     deadman, now = DeadMan(0.0, lambda: 0.7), 0.0
-    wait = deadman.deadline()
+    wait = deadman.deadline
     for step, sweep, sessions in news:
         now += step / 10
-        before = deadman.deadline()
+        before = deadman.deadline
         deadman.tune(now, sweep, sessions, 0.05)
         was, wait = wait, deadman.t_dead + 0.7 * deadman.spread
-        assert deadman.deadline() == (before if wait >= was else min(before, now + wait))
-        before = deadman.deadline()
+        assert deadman.deadline == (before if wait >= was else min(before, now + wait))
+        before = deadman.deadline
         deadman.on_empty_receive(max(0.0, now - step))
-        assert deadman.deadline() >= before
+        assert deadman.deadline >= before
 
 
 IMPOSSIBLE = {
@@ -102,7 +102,7 @@ def test_the_spread_grows_with_the_fleet() -> None:
     deadman = DeadMan(0.0, lambda: 0.5)
     deadman.tune(0.0, 60.0, 1000, 0.05)
     deadman.on_empty_receive(0.0)
-    assert deadman.deadline() == 96.0 + 25.0
+    assert deadman.deadline == 96.0 + 25.0
     deadman.tune(100.0, 120.0, 1, 0.05)
     deadman.on_empty_receive(100.0)
-    assert deadman.deadline() == 100.0 + 162.0 + 5.0
+    assert deadman.deadline == 100.0 + 162.0 + 5.0

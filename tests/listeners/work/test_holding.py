@@ -341,7 +341,7 @@ async def test_a_lost_lease_ends_its_handler_and_lengthens_the_next(
     site.store.script = [refusing("extend", "pop_receipt_mismatch")]
     site.holding.renew(1030.0)
     await pass_time(1)
-    assert (len(site.holding), site.counts["lost"], site.holding.deadline()) == (0, 2, None)
+    assert (len(site.holding), site.counts["lost"], site.holding.renewals.deadline()) == (0, 2, None)
     assert site.holding.visibility.seconds == 90.0
     assert site.told("back") == [(30.0, 0.0), (30.0, 0.0)]
     assert sorted(ended) == ([] if batches else ["m1", "m2"]), "the rest of a batch is not lost with it"
@@ -368,7 +368,7 @@ async def test_a_message_that_cannot_be_concluded_comes_back_with_its_lease(
     site.holding.set_store_call_timeout(1000)
     site.work(message())
     await pass_time(101)
-    assert (len(site.holding), site.holding.running, site.holding.deadline()) == (0, 0, None)
+    assert (len(site.holding), site.holding.running, site.holding.renewals.deadline()) == (0, 0, None)
     assert site.told("back") == [(100.0, after)]
     assert site.told("room") == [(100.0,)]
     assert (site.store.calls, site.counts) == ([], {})
@@ -418,7 +418,7 @@ async def test_a_message_that_came_with_a_wake_is_accepted_soon() -> None:
     other = site.holding.take_carried(message(2), 1002.0, "sweep")
     assert (held.traceparent, other.traceparent, held.source) == ("00-1-2-01", None, "trigger")
     assert site.holding.lease_ends() == [1002.0, 1002.0]
-    assert site.holding.deadline() == pytest.approx(1000.1)
+    assert site.holding.renewals.deadline() == pytest.approx(1000.1)
     await pass_time(0.1)
     site.holding.renew(1000.1)
     await pass_time(0)

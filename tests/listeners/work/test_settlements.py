@@ -187,7 +187,7 @@ async def test_what_ends_in_one_tick_goes_in_one_call_of_its_line() -> None:
     site.add(Act.RELEASE, two, seconds=1.5)
     site.add(Act.DELETE, one, four)
     site.add(Act.EXTEND, three, seconds=30.0)
-    assert (len(site.settlements), site.settlements.idling, site.store.calls) == (3, False, [])
+    assert (len(site.settlements.settling.waiting), site.settlements.idling, site.store.calls) == (3, False, [])
     names = {task.get_name() for task in asyncio.all_tasks() - {asyncio.current_task()}}
     assert names == {f"settle[{QUEUE}]#1", f"renew[{QUEUE}]#1"}
     await site.settlements.idle()
@@ -198,7 +198,7 @@ async def test_what_ends_in_one_tick_goes_in_one_call_of_its_line() -> None:
     deletes = [("m1", Act.DELETE), ("m4", Act.DELETE)]
     wanted = [*deletes, ("m2", Act.RELEASE), ("m3", Act.EXTEND)]
     assert [(id_, act, code) for _, id_, act, code in site.told] == [(*each, None) for each in wanted]
-    assert (len(site.settlements), site.settlements.idling) == (0, True)
+    assert (len(site.settlements.settling.waiting), site.settlements.idling) == (0, True)
 
 
 CALL_FAILED = (

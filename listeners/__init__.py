@@ -1,7 +1,8 @@
 """Run handlers on the messages of queues, woken by a bridge: `Listener`, `Pool`, `Scaler`, `Ledger` and outcomes.
 
 Rooms: `session` talks to the bridge, `wake` decides when to receive, `work` receives and handles messages, `scaling`
-starts and ends workers. No SDK and no web library is loaded until a store or a bridge needs it.
+starts and ends workers. Codes such as L12 are rules of docs/reference/protocol.md. No SDK and no web library is loaded
+until a store or a bridge needs it.
 """
 
 if __name__ == "listeners":

@@ -208,6 +208,7 @@ class Listener(Generic[Payload]):
         store = one_text(store)
         check_store(store)
         bridge = bridge_of(bridge, store)
+        # Nothing is assigned: a listener of all partitions has a wake machine for each.
         served = expand([queue] if isinstance(queue, str | Partitions) else queue)
         self.queues = list(served)
         self._served = served
@@ -370,7 +371,7 @@ class Listener(Generic[Payload]):
 
     async def _run(self) -> None:
         self._store, owned = open_store(self._store_given, self._api_key)
-        holding: asyncio.Task[None] | None = None
+        sessions: asyncio.Task[None] | None = None
         try:
             self._starter = self._starts()
             self._grace = self._starter.within(self._grace)
@@ -390,13 +391,13 @@ class Listener(Generic[Payload]):
                 self._outward.send = self._sessions.send
                 for dequeue in self._dequeues.values():
                     dequeue.arm()
-                holding = asyncio.create_task(self._sessions.run(), name=f"sessions[{self.name}]")
+                sessions = asyncio.create_task(self._sessions.run(), name=f"sessions[{self.name}]")
             self._log_start()
             self._listens.set()
-            await self._life.until_asked(holding)
+            await self._life.until_asked(sessions)
             await self._stop_gracefully()
         finally:
-            closing = self._closing(holding, owned)
+            closing = self._closing(sessions, owned)
             try:
                 await self._until_closed(asyncio.create_task(self._shut_down(closing), name=f"shut-down[{self.name}]"))
             finally:
@@ -446,7 +447,7 @@ class Listener(Generic[Payload]):
             if self._sessions is not None:
                 await self._sessions.end()
 
-    def _closing(self, holding: asyncio.Task[None] | None, owned: bool) -> contextlib.AsyncExitStack:
+    def _closing(self, sessions: asyncio.Task[None] | None, owned: bool) -> contextlib.AsyncExitStack:
         """Return what closes all that was opened: in reverse, each even if another fails."""
         closing = contextlib.AsyncExitStack()
         if self._starter is not None:
@@ -462,7 +463,7 @@ class Listener(Generic[Payload]):
         closing.push_async_callback(self._outward.close)
         if self._sessions is not None:
             closing.push_async_callback(self._sessions.close)
-        closing.push_async_callback(_ended, holding)
+        closing.push_async_callback(_ended, sessions)
         return closing
 
     # Parts -------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ _NO_SETTINGS = CHILD_VARIABLES | {
     "QUEUEBELL_CLIENT_CERT",
     "QUEUEBELL_CLIENT_KEY",
 }
-"""The latter are credentials; settings are shown to people."""
+"""Variables that are not settings: credentials, because settings are shown to people, and those of commands."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 

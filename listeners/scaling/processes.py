@@ -1,8 +1,8 @@
 """The worker processes of one scaled queue: which are asked for, start, are ready, busy or idle, and which may end.
 
-Nothing is started or ended here. The shell asks `launch` how many to start now and reports the result; it asks
-`overdue` and `spare` which to end. What starts and what fails is bounded by `Limits` alone, whatever the queue holds,
-so that neither a burst nor a worker that dies at once becomes a storm (Z2, Z3).
+Only the rules: `queue_scaler` starts and ends processes. It asks `launch` how many to start now and reports the result;
+it asks `overdue` and `spare` which to end. What starts and what fails is bounded by `Limits` alone, whatever the queue
+holds, so that neither a burst nor a worker that dies at once becomes a storm (Z2, Z3).
 """
 
 from __future__ import annotations

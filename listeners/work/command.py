@@ -30,6 +30,8 @@ class Command:
 
     def __init__(self, line: str) -> None:
         self._line = line
+        self.name = f"exec:{line.split(maxsplit=1)[0]}"
+        """Its program, for metrics and status; arguments may hold secrets."""
 
     async def __call__(self, message: Message) -> None:
         """Handle one message."""

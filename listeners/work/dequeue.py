@@ -572,7 +572,7 @@ class Dequeue:
     @property
     def settling(self) -> bool:
         """Whether a settlement waits or is on its way."""
-        return not self._holding.settled
+        return not self._holding.idle
 
     def runs(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether ``task`` is one of this queue's handlers."""

@@ -206,7 +206,7 @@ class Holding:
         return self.running + len(self._overdue.calls)
 
     @property
-    def settled(self) -> bool:
+    def idle(self) -> bool:
         """Whether no settlement waits or is on its way."""
         return self._settlements.idling
 
@@ -540,6 +540,7 @@ class Holding:
         self._events.came_back(0.0)
 
     def _cancel_handler(self, held: Held) -> None:
+        # Not of a batch: its call is about other messages, too.
         if held.task is not None and not held.task.done() and not self._invoker.batch:
             held.task.add_done_callback(self._tasks.discard)  # it may not have begun, and then it never runs
             held.task.cancel()

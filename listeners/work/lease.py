@@ -106,8 +106,7 @@ class Visibility:
     """How long what is received stays leased: ``base`` seconds, longer once that has proved too short.
 
     It never shrinks: work that took too long once does so again, and a message handled twice costs more than one that
-    waits a little longer after a crash. Leases that were taken before it grew prove nothing about the longer one: what
-    one pause of the process loses, however much that is, lengthens it once.
+    waits a little longer after a crash. All leases that one pause of the process loses lengthen it once.
     """
 
     __slots__ = ("_proves_from", "base", "seconds", "too_short")
@@ -131,8 +130,7 @@ class Renewals:
     """Which leases to renew when, by number of the message held.
 
     Two lanes, each kept in the order of time: no heap and no timer per message, and nothing is kept of a message that
-    is done. A lease counts from when its call began, and calls answer out of order: it goes before those that are due
-    later, which are few and at the end of its lane.
+    is done. Calls may answer in another order than they began, so a lease is inserted before those that are due later.
     """
 
     __slots__ = ("_accept", "_renew")

@@ -69,16 +69,16 @@ class OneRun:
         self._defect = self._defect or error
         self.asked.set()
 
-    async def until_asked(self, holding: asyncio.Task[None] | None) -> None:
-        """Wait until a stop is requested; ``holding`` runs for ever, and its error is raised if it ends."""
+    async def until_asked(self, sessions: asyncio.Task[None] | None) -> None:
+        """Wait until a stop is requested; the task of the ``sessions`` has no end, and its error is raised."""
         asked = asyncio.create_task(self.asked.wait(), name="stop-asked")
-        waiting: set[asyncio.Task[Any]] = {asked} if holding is None else {asked, holding}
+        waiting: set[asyncio.Task[Any]] = {asked} if sessions is None else {asked, sessions}
         try:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             asked.cancel()
-        if holding is not None and holding in done:
-            holding.result()
+        if sessions is not None and sessions in done:
+            sessions.result()
 
     async def await_unless_aborted(self, work: Coroutine[Any, Any, None], name: str, says: str) -> None:
         """Await ``work``; if the run is to end at once, cancel it and log ``says``."""

@@ -253,7 +253,9 @@ class Settlements:
             return items
         except QueuebellError as error:
             log.error(
-                "%s: the store refused to delete or release messages, they are handled again: %s", self._queue, error
+                "%s: the store refused to delete, release or renew messages, they are handled again: %s",
+                self._queue,
+                error,
             )
             self._give_up(items, error.code)
             return []

@@ -6,10 +6,12 @@ It changes nothing. Exit code 1 for a queue that the bridge does not know, 69 if
 from __future__ import annotations
 
 import argparse
+from urllib.parse import quote
 
+from queuebell.bridge.contract.names import POISON_SUFFIX, poison_reference
 from queuebell.bridge.contract.partitioning import parse_physical
 from queuebell.bridge.contract.wire import Processes
-from queuebell.bridge.service.state.answers import Explained
+from queuebell.bridge.service.state.answers import Explained, QueueState
 from queuebell.bridge.service.state.status import workers
 from queuebell.command.client import (
     BridgeClient,
@@ -33,6 +35,7 @@ def run(args: argparse.Namespace) -> int:
     queue = parse_physical(args.queue)
     with BridgeClient(client_settings(args).bridge) as client:
         explained = client.view(queue, "explain", Explained, verb="explain")
+        state = client.read(f"/v1/queues/{quote(queue)}", QueueState)[1]
     if explained is None:
         return 1
     if args.json:
@@ -41,8 +44,13 @@ def run(args: argparse.Namespace) -> int:
     print(f"{queue}: {explained.summary}")
     if explained.unattended:
         trouble(f"  {explained.unattended}")
-    if explained.waits_for_a_person:
-        print(f"  {explained.waits_for_a_person}")
+    letters = explained.waits_for_a_person
+    if letters is None and state is not None and state.buried:
+        letters = f"{state.buried} of its messages are dead-lettered"
+    if letters:
+        where = "" if state is not None and state.depth is not None and state.depth_age_ms is None else " --store URL"
+        poison = queue if queue.endswith(POISON_SUFFIX) else poison_reference(queue)
+        print(f"  {letters}; see why: queuebell queue replay --dry-run {poison}{where}")
     for each in explained.rejected:
         trouble(f"  {each.detail}")
     if explained.sessions:

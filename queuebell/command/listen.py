@@ -28,6 +28,7 @@ from queuebell.command.leaving import CountedThreads, leave
 from queuebell.command.listen_settings import ListenSettings, load, pool_of, retry_of
 from queuebell.listeners.handler import kind_of
 from queuebell.listeners.session.opening import PULL_ONLY, PullOnly, check_store
+from queuebell.listeners.work.command import Command
 from queuebell.listeners.work.lifecycle import importing
 from queuebell.listeners.work.retry import RetryPolicy
 
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Declare what can be set about a listener, by whichever command runs one (`ListenSettings`)."""
-    parser.add_argument("--bridge", metavar="URL", help="sends the wakes (default: STORE, if a bridge)")
+    parser.add_argument("--bridge", metavar="URL", help="sends wakes (default: QUEUEBELL_BRIDGE, or else STORE)")
     parser.add_argument("--pull-only", action="store_true", help="poll with back-off, without a bridge")
     parser.add_argument("--config", metavar="FILE", help="TOML file with a table [listener]")
     parser.add_argument("--name", help="shown in status (default: host and process)")
@@ -112,8 +113,6 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigurationError("name either MODULE:FUNCTION or --exec CMD")
     handler: Callable[..., Any]
     if args.command is not None:
-        from queuebell.listeners.work.command import Command
-
         if not args.command.strip():
             raise ConfigurationError("--exec is empty: a shell would end with 0, and each message would be deleted")
         handler = Command(args.command)
@@ -184,9 +183,11 @@ async def _listen(
             ledger=settings.ledger,
             grace=settings.grace,
             handle_signals=True,
+            handler_name=handler.name if isinstance(handler, Command) else None,
         )
         async with _port(settings, listener):
             await listener.run()
+        log.info("%s: stopped", listener.name)
     finally:
         await store.close()
     return listener.unended()

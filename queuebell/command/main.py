@@ -12,7 +12,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import queuebell.bridge
 from queuebell.bridge.contract import errors
@@ -109,7 +109,25 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
 }
 
 
-class ActionParser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors name the action or option that was probably meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with the usage and the message."""
+        given, known = "", ""
+        if (wrong := _INVALID(message)) is not None:
+            given, known = wrong[1] or wrong[3], wrong[2] or self.format_help()
+        near = difflib.get_close_matches(given, _WORDS(known), n=1)
+        super().error(f"{message}; did you mean {near[0]}?" if near else message)
+
+
+_INVALID: Final = re.compile(
+    r"invalid choice: '([^']*)' \(choose from (.*)\)|unrecognized arguments: (--[\w-]+)"
+).search
+_WORDS: Final = re.compile(r"-{0,2}\w[\w-]*").findall
+
+
+class ActionParser(Parser):
     """The parser of one action: options may stand between operands, and an error shows this action's usage."""
 
     # Whether `parse_known_intermixed_args` is at work: it calls `parse_known_args` itself.
@@ -160,9 +178,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, rest = words[0], words[1:]
     subcommand = SUBCOMMANDS.get(name)
     if subcommand is None:
-        near = difflib.get_close_matches(name, SUBCOMMANDS, n=1)
-        meant = f"; did you mean '{near[0]}'?" if near else ""
-        print(f"queuebell: no such command{meant}\n\n{_overview()}", file=sys.stderr)
+        actions = {action: f"{nest} {action}" for nest in ("key", "queue") for action in _actions(nest)}
+        near = difflib.get_close_matches(name, [*SUBCOMMANDS, *actions], n=1)
+        meant = f"; did you mean '{actions.get(near[0], near[0])}'?" if near else ""
+        print(f"queuebell: no such command: {name!a}{meant}\n\n{_overview()}", file=sys.stderr)
         return USAGE
     if not _output(name):
         print(f"queuebell {name}: standard output is closed, and nothing was done", file=sys.stderr)
@@ -190,14 +209,10 @@ def _output(name: str) -> bool:
 
 def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
     module = importlib.import_module(subcommand.module)
-    parser = argparse.ArgumentParser(
-        prog=f"queuebell {name}",
-        description=_description(module.__doc__ or ""),
-        usage=None if subcommand.usage is None else f"queuebell {name} {subcommand.usage}",
-        allow_abbrev=False,
-    )
-    show_examples(parser, name, subcommand.examples)
-    module.add_arguments(parser)
+    parser = _parser(name, subcommand, module)
+    if subcommand.nested and not rest:
+        parser.print_help(sys.stderr)
+        return USAGE
     # Intermixed: `listen STORE QUEUE --bridge URL MODULE:FUNCTION` has an option between its operands.
     args = parser.parse_args(rest) if subcommand.nested else parser.parse_intermixed_args(rest)
     try:
@@ -213,6 +228,25 @@ def _run(name: str, subcommand: Subcommand, rest: list[str]) -> int:
     except (errors.QueuebellError, OSError) as error:
         return _told(name, error)
     return code
+
+
+def _parser(name: str, subcommand: Subcommand, module: Any) -> Parser:
+    parser = Parser(
+        prog=f"queuebell {name}",
+        description=_description(module.__doc__ or ""),
+        usage=None if subcommand.usage is None else f"queuebell {name} {subcommand.usage}",
+        allow_abbrev=False,
+    )
+    show_examples(parser, name, subcommand.examples)
+    module.add_arguments(parser)
+    return parser
+
+
+def _actions(name: str) -> list[str]:
+    """Return the actions of a nested command, as its usage lists them."""
+    module = importlib.import_module(SUBCOMMANDS[name].module)
+    help_ = _parser(name, SUBCOMMANDS[name], module).format_help()
+    return re.findall(r"^    ([a-z]+)  ", help_, re.MULTILINE)
 
 
 def _description(text: str) -> str:

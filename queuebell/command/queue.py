@@ -27,10 +27,11 @@ from queuebell.bridge.contract.errors import (
 from queuebell.bridge.contract.headers import checked_headers
 from queuebell.bridge.contract.partitioning import Partitions, parse_physical, parse_queue
 from queuebell.bridge.producer.partitions import PartitionedQueue
-from queuebell.bridge.queues.base import Depth, MessageState, QueueStore
+from queuebell.bridge.queues.base import DELAY_MS_MAX, Depth, MessageState, QueueStore
 from queuebell.command import queue_history, queue_init, queue_transfer, queue_watch, replay
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, print_json
 from queuebell.command.main import ActionParser, show_examples
+from queuebell.command.options import number
 from queuebell.settings import DEFAULT_BRIDGE
 
 Action = Callable[[QueueStore, argparse.Namespace], Awaitable[int]]
@@ -38,11 +39,8 @@ Action = Callable[[QueueStore, argparse.Namespace], Awaitable[int]]
 _PUTS: Final = frozenset({"put", "import", "replay"})
 _OF_PARTITIONS: Final = frozenset({"put", "get", "peek", "create", "clear", "delete", "pause", "resume", "depth"})
 """The actions that also take all partitions of a queue; the others take one queue."""
-_SERVICE: Final = "the bridge, and its queue service if no --store is given"
-_PUBLISHES: Final = (
-    "publish each put to this bridge (default: none; the queue service notifies its own), and use its queue service if "
-    "no --store is given"
-)
+_SERVICE: Final = f"the bridge whose queues they are, without --store (default {DEFAULT_BRIDGE}; QUEUEBELL_BRIDGE)"
+_PUBLISHES: Final = f"{_SERVICE}; with --store: publish each put there"
 _EXAMPLES: Final = {
     "put": ("billing/orders 'order 20'", "billing/orders 'order 20' --id order-20 --delay-ms 60000"),
     "get": ("billing/orders", "billing/orders --max 10 --keep --json"),
@@ -80,10 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             sub.add_argument("queue", metavar="ACCOUNT/QUEUE", help=more)
         return sub
 
-    put = action(
-        "put", "put messages: the arguments, the --file ones, or each line of standard input", queue_transfer.put
-    )
-    put.add_argument("bodies", nargs="*", metavar="BODY")
+    put = action("put", "put messages: each BODY, each --file, or each line of standard input", queue_transfer.put)
+    put.add_argument("bodies", nargs="*", metavar="BODY", help="none, or one that is -: each line of standard input")
     put.add_argument("--file", action="append", default=[], metavar="FILE", help="put this file as one message")
     put.add_argument("--key", help="put to the partition of this key (default: to each partition in turn)")
     put.add_argument(
@@ -95,7 +91,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     put.add_argument(
         "--header", action="append", default=[], metavar="NAME=VALUE", help="a header of each message; repeatable"
     )
-    put.add_argument("--delay-ms", type=int, default=0, metavar="MS", help="milliseconds until it becomes visible")
+    put.add_argument(
+        "--delay-ms",
+        type=number(0, DELAY_MS_MAX),
+        default=0,
+        metavar="MS",
+        help="milliseconds until it becomes visible",
+    )
     put.add_argument("--ttl-s", type=int, default=-1, metavar="S", help="seconds until it expires (default -1: never)")
 
     get = action("get", "take messages: write each body on a line of its own, then delete it", queue_transfer.get)
@@ -150,8 +152,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ]
     for name, summary, call in simple:
         action(name, summary, call)
-    depth = action("depth", "count a queue's messages; with --json also the age of the oldest", _depth)
-    depth.add_argument("--oldest", action="store_true", help="also show the age of the oldest message")
+    depth = action("depth", "count a queue's messages", _depth)
+    depth.add_argument("--oldest", action="store_true", help="also show the age of the oldest, as --json always does")
     summary = "move dead letters back to the queue where they failed"
     replay.add_arguments(action("replay", summary, replay.run))
     for name, sub in subs.choices.items():

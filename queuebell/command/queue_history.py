@@ -30,10 +30,10 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(past)
         return 0
-    print(f"{queue}: since {past.since}, in steps of {past.step_s} s that had any event")
+    print(f"{queue}: since {past.since}, a row for each {past.step_s} s in which something happened")
     if past.rows:
-        heads = ["FROM", "PUT", "DONE", "FAILED", "DEAD", "RECEIVES", "EMPTY", "WAITING", "MEAN WAIT", "LONGEST WITHIN"]
-        print_table(heads, [_cells(row) for row in past.rows], spare=("EMPTY", "RECEIVES", "LONGEST WITHIN"))
+        heads = ["FROM", "PUT", "DONE", "FAILED", "DEAD", "RECEIVES", "EMPTY", "WAITING", "MEAN WAIT", "LONGEST WAIT"]
+        print_table(heads, [_cells(row) for row in past.rows], spare=("EMPTY", "RECEIVES", "LONGEST WAIT"))
     else:
         print("nothing happened in this time")
     counts: Counter[str] = Counter()
@@ -43,7 +43,9 @@ def run(args: argparse.Namespace) -> int:
         times = [each.at for each in past.failures if each.failure == name]
         first, last = max(times[0], past.since), max(times[-1], past.since)
         print(
-            plain(f"failed with {name}: {count} attempts, in the 5 minutes from {first}, and last in those from {last}")
+            plain(
+                f"failed with {name}: {count} attempts; the first in the 5 minutes from {first}, the last from {last}"
+            )
         )
     for mark in past.marks:
         print(plain(f"{mark.at} {mark.what}" + (f" by {mark.by}" if mark.by else "")))

@@ -24,6 +24,7 @@ from queuebell.bridge.contract.burial import Burial, Moment, opened, write_buria
 from queuebell.bridge.contract.decode_errors import in_plain_words
 from queuebell.bridge.contract.errors import BadInput, NotAllowed, QueueNotFound, Unsupported
 from queuebell.bridge.contract.names import POISON_SUFFIX
+from queuebell.bridge.contract.times import rfc3339
 from queuebell.bridge.producer.held_leases import HeldLeases
 from queuebell.bridge.producer.partitions import PartitionedQueue
 from queuebell.bridge.producer.publishing_queue import PublishingQueue
@@ -88,7 +89,8 @@ async def put(store: QueueStore, args: argparse.Namespace) -> int:
     """Put the given bodies, or lines of standard input as they arrive."""
     count = 0
     # An argument's bytes as the shell gave them, even if they are not UTF-8.
-    bodies = [body.encode("utf-8", "surrogateescape") for body in args.bodies]
+    given = [] if args.bodies == ["-"] and not args.file else args.bodies
+    bodies = [body.encode("utf-8", "surrogateescape") for body in given]
     bodies += [_read(name) for name in args.file]
     if args.id is not None:
         return await _put_once(store, bodies, args)
@@ -160,17 +162,16 @@ async def show(store: QueueStore, args: argparse.Namespace) -> int:
     if not args.json:
         till = "" if found.due_in_ms is None else f", for another {found.due_in_ms / 1000:.1f} s"
         message, (burial, _) = found.message, opened(found.message.body)
-        print(
-            f"{where}{found.state}{till}; attempts: {message.dequeue_count}; put at {message.inserted_at.isoformat()}"
-        )
+        print(f"{where}{found.state}{till}; attempts: {message.dequeue_count}; put at {rfc3339(message.inserted_at)}")
         print(f"id: {message.id}" + (f"; put under: {message.key}" if message.key else ""))
         if message.expires_at is not None:
-            print(f"expires at {message.expires_at.isoformat()}")
+            print(f"expires at {rfc3339(message.expires_at)}")
         if burial is not None:
             print(f"failed as message {burial.id}" + (f", put under {burial.key}" if burial.key else ""))
             why = tamed(burial.reason.encode("utf-8", "replace"))
             times = "1 attempt" if burial.attempts == 1 else f"{burial.attempts} attempts"
-            print(f"dead letter of {burial.queue} after {times}: {why}")
+            back = "replayed here; it was a " if not where and burial.queue == args.queue else ""
+            print(f"{back}dead letter of {burial.queue} after {times}: {why}")
         for name, value in message.headers.items():
             print(f"{name}: {tamed(value.encode())}")
         print(flush=True)
@@ -210,7 +211,7 @@ async def discard(store: QueueStore, args: argparse.Namespace) -> int:
             else:
                 why = "is at a worker, which decides about it: it stays"
                 if deleted is None:
-                    why = "is gone"
+                    why = "is not there: it is gone, or there never was one"
                     if (letter := await _dead_letter_of(bridge, args.queue, id_)) is not None:
                         why = f"is a dead letter: queuebell queue discard {_poison_of(args.queue)} {letter.message.id}"
                 left[id_] = why
@@ -241,6 +242,8 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
     Messages to be deleted are on the disk before, appended to what an interrupted export left in the file.
     """
     there = await store.depth(args.queue)
+    if there is None:  # before the file is made
+        raise QueueNotFound(f"there is no queue {args.queue}: nothing was exported")
     if store.capabilities.pause and await store.paused(args.queue):
         print(
             f"{args.queue} is paused, and a paused queue returns no messages: nothing was exported. Stop its workers, "
@@ -251,7 +254,7 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
     # The capabilities of a bridge on a shared store are known after its first answer.
     able = store.capabilities
     passing = able.exact_depth and able.ordered and able.uncounted_release and not args.delete
-    left = sys.maxsize if there is None or not passing else there.visible
+    left = there.visible if passing else sys.maxsize
     leases = HeldLeases(store, args.queue, EXPORT_LEASE_S, monotonic)
     seen: set[str] = set()
     lapped = False
@@ -270,8 +273,8 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
                 if passing:
                     await leases.release_all()
                 _export(fresh, out)
-                share = None if there is None else min(1.0, len(seen) / max(1, there.visible))
                 if not (out.isatty() and progress.live):
+                    share = min(1.0, len(seen) / max(1, there.visible))
                     progress.now("export", f"{len(seen):,} messages", share=share)
                 if args.delete:
                     if args.file is not None:
@@ -288,7 +291,7 @@ async def export(store: QueueStore, args: argparse.Namespace) -> int:
         progress.close()
         await leases.release_all()
     # By the count before the export: some stores count released messages as leased for a while.
-    hidden = 0 if there is None else min(there.invisible, max(0, there.visible + there.invisible - len(seen)))
+    hidden = min(there.invisible, max(0, there.visible + there.invisible - len(seen)))
     more = f"; {hidden} leased or delayed messages were left out" if hidden else ""
     if seen and not args.delete and not able.uncounted_release:
         more += "; this store counts each delivery, so that the export cost each message one attempt"
@@ -316,7 +319,7 @@ async def import_(store: QueueStore, args: argparse.Namespace) -> int:
     progress = Progress.on(sys.stderr, plainly=True)
     async with putting(store, args, tell=_must_tell(store, args.bridge)) as target:
         send = _Sender(target, args)
-        with _telling(send, "imported", args), _input(args.file) as source, contextlib.closing(progress):
+        with _input(args.file) as source, _telling(send, "imported", args), contextlib.closing(progress):
             size = os.fstat(source).st_size
             async for lines in _arriving_lines(source):
                 read_bytes += sum(map(len, lines)) + len(lines)
@@ -643,7 +646,15 @@ async def _chunk(descriptor: int) -> bytes:
 
 
 def _read(name: str) -> bytes:
-    return pathlib.Path(name).read_bytes()
+    with _reading(name) as file:
+        return file.read()
+
+
+def _reading(name: str) -> IO[bytes]:
+    try:
+        return pathlib.Path(name).open("rb")
+    except OSError as error:
+        raise BadInput("bad_parameter", f"cannot read {name}: {error.strerror}; nothing was put") from None
 
 
 @contextlib.contextmanager
@@ -701,5 +712,5 @@ def _input(name: str | None) -> Iterator[int]:
     if name is None:
         yield sys.stdin.fileno()
     else:
-        with pathlib.Path(name).open("rb") as file:
+        with _reading(name) as file:
             yield file.fileno()

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``queue watch``."""
     parser.add_argument("queue", metavar="ACCOUNT/QUEUE")
     parser.add_argument("id", metavar="ID", nargs="?", default="", help="only of this message")
-    parser.add_argument("--once", action="store_true", help="show what was recorded since somebody began, and end")
+    parser.add_argument("--once", action="store_true", help="show what was recorded while somebody watched, and end")
 
 
 def run(args: argparse.Namespace) -> int:

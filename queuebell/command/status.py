@@ -1,7 +1,7 @@
 """Show the state of the bridge, its listeners and its queues.
 
 VISIBLE messages can be received now, INVISIBLE ones later: LEASED by a worker, delayed, or to be retried. DEAD is the
-number in the poison queue, COUNTED the age of these numbers. STATE is dirty from a trigger until a receive finds the
+number in the poison queue, COUNTED how old these numbers are. STATE is dirty from a trigger until a receive finds the
 queue empty, then clean. TRIGGERS, WAKES, RECEIVES and EMPTY receives count since the bridge started.
 
 Exit code 1 if the bridge is not ready, 69 if none answers. With --watch it repeats until Ctrl-C, which is 0.
@@ -181,7 +181,7 @@ def _show(bridge: str, wanted: list[str], *, as_json: bool) -> int:
         other = (
             "" if row.here else " (on NATS and SQS: `queuebell queue get --json --keep`, which counts as an attempt)"
         )
-        print(f"  {row.queue}: {row.detail}; `queuebell queue replay --dry-run {way}` says why{other}")
+        print(f"  {row.queue}: {row.detail}; see why: queuebell queue replay --dry-run {way}{other}")
     for each in troubled:
         where = f" on {each.queue}" if each.queue else ""
         trouble(f"  {each.listener} {_short(each)}{where}: {each.detail}")
@@ -317,7 +317,7 @@ def _handled(jobs: Jobs) -> str:
     words += [f"{jobs.in_flight} in flight"] * bool(jobs.in_flight)
     middle, most = quantile(jobs.handling, 0.5), quantile(jobs.handling, 0.95)
     if middle is not None and most is not None:
-        words.append(f"half of them took up to {_seconds(middle)}, 95 % up to {_seconds(most)}")
+        words.append(f"half took at most {_seconds(middle)}, 95 % at most {_seconds(most)}")
     failed = ", ".join(f"{name} {count}" for name, count in jobs.failures.items())
     return ", ".join(words) + (f"; failed by {failed}" if failed else "")
 
@@ -357,7 +357,7 @@ def _show_queues(queues: list[QueueState], named: int) -> None:
     for state in queues:
         if state.wake_sources:
             found = ", ".join(f"{source} {count}" for source, count in sorted(state.wake_sources.items()))
-            print(f"{state.queue}: work was found by {found}")
+            print(f"{state.queue}: receives that found work, by their reason: {found}")
     for state in queues:
         for handler, jobs in state.jobs.items():
             print(plain(f"{state.queue}: {handler}: {_handled(jobs)}"))

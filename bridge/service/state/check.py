@@ -261,7 +261,7 @@ def _unattended(row: Unattended) -> Problem:
             "buried",
             queue,
             row.detail,
-            f"see why: queuebell queue peek {queue} --json; then replay them: queuebell queue replay {queue}, "
+            f"see why: queuebell queue replay --dry-run {queue}; then replay them: queuebell queue replay {queue}, "
             f"or delete them: queuebell queue clear {queue}",
         )
     end = f"queuebell queue delete {queue} (with its messages)" if row.here else f"queuebell queue forget {queue}"
@@ -277,7 +277,7 @@ def _unattended(row: Unattended) -> Problem:
 def ask_their_store(queue: str) -> str:
     """Return the commands that show, replay and delete the messages of a poison queue in an external store."""
     return (
-        f"with the URL of that store, see why: queuebell queue peek {queue} --json --store URL; then replay them: "
+        f"with the URL of that store, see why: queuebell queue replay --dry-run {queue} --store URL; replay them: "
         f"queuebell queue replay {queue} --store URL --bridge BRIDGE, or delete them: queuebell queue clear {queue} "
         "--store URL (NATS and SQS have no peek: a supervisor shows why)"
     )

@@ -55,12 +55,12 @@ _SCALERS: Final = _WORKERS | {
 }
 
 _QUEUES: Final = {
-    "wakes": "a {what} now wakes {count} of {all}",
-    "joins": "a {what} now goes to the worker that already has the work",
-    "waits": "a {what} now waits for the first worker with room: none has any",
-    "no_session": "no worker is connected; a {what} now waits for the first one",
-    "told": "a {what} now wakes no worker: a wake for the visible messages was already sent",
-    "paused": "the queue is paused: a {what} now wakes no worker until it is resumed",
+    "wakes": "a {what} now would wake {count} of {all}",
+    "joins": "a {what} now would go to the worker that already has the work",
+    "waits": "a {what} now would wait for the first worker with room: none has any",
+    "no_session": "no worker is connected; a {what} now would wait for the first one",
+    "told": "a {what} now would wake no worker: a wake for the visible messages was already sent",
+    "paused": "the queue is paused: a {what} now would wake no worker until it is resumed",
     "draining": "the bridge is stopping and accepts no triggers",
 }
 
@@ -97,7 +97,7 @@ def explain(
         first = "another bridge of the cluster comes first; if it reports no check within"
         summary = f"{first} {scheduler.coordinator.waits_s(work, before):g} s, {summary}"
     if outcome == "no_session" and (members := _members_with(scheduler, queue)):
-        summary = f"no worker is connected to this bridge; a {what} now goes to workers at {', '.join(members)}"
+        summary = f"no worker is connected to this bridge; a {what} now would go to workers at {', '.join(members)}"
     if own and outcome not in {"paused", "draining"}:
         summary += "; a trigger without a put does nothing"
         summary += ": the visible messages are known" if work.visible else ": no message is visible"

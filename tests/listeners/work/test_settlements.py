@@ -231,7 +231,7 @@ CALL_FAILED = (
             False,
             False,
             "too_large",
-            f"{QUEUE}: the store refused to delete or release messages, they are handled again: no",
+            f"{QUEUE}: the store refused to delete, release or renew messages, they are handled again: no",
         ),
     ],
 )

@@ -29,7 +29,9 @@ def test_help_names_every_subcommand(capsys: pytest.CaptureFixture[str]) -> None
     text = capsys.readouterr().out
     for name in SUBCOMMANDS:
         assert f"  {name} " in text
-    assert main([]) == 2
+    assert main([]) == main(["queue"]) == main(["put"]) == 2
+    said = capsys.readouterr().err
+    assert "export" in said and "no such command: 'put'; did you mean 'queue put'?" in said
 
 
 ACTIONS = [(name, *([action] if action else [])) for name in SUBCOMMANDS for action in ("", *nested(parser_of(name)))]
@@ -158,7 +160,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["queue", "depth", "http://me:hush@127.0.0.1:9/a"], 2, "(given: '127.0.0.1:9/a')"),
         (["queue", "depth", "a/q:0"], 2, "(given: 'a/q:0')"),
         (["listen", "http://127.0.0.1:9", "a/q,a", "--exec", "true"], 2, "(given: 'a')"),
-        (["queue"], 2, "ACTION"),
+        (["queue", "putt"], 2, "; did you mean put?"),
+        (["queue", "put", "a/q", "x", "--delay", "1"], 2, "; did you mean --delay-ms?"),
+        (
+            ["queue", "put", "a/q", "--file", "/none"],
+            2,
+            "cannot read /none: No such file or directory; nothing was put",
+        ),
         (["listen", "http://127.0.0.1:9", "a/q"], 78, "MODULE:FUNCTION"),
         (["listen", "http://127.0.0.1:9", "a/q", "no_such_module_here:f"], 78, "no_such_module_here"),
         (["listen", "http://127.0.0.1:9", "a/q", "json:nothing"], 78, "nothing"),

@@ -29,7 +29,7 @@ def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 def test_put_of_many_lines_goes_in_batches(bridge: Serving) -> None:
     text = "".join(f"{n}\n" for n in range(500))
-    assert json.loads(bridge.client("queue", "put", "many/q", "--json", stdin=text.encode())) == {
+    assert json.loads(bridge.client("queue", "put", "many/q", "-", "--json", stdin=text.encode())) == {
         "queue": "many/q",
         "put": 500,
     }
@@ -67,6 +67,8 @@ def test_export_gives_back_and_import_puts_again(bridge: Serving, tmp_path: path
     raw.write_bytes(bytes(range(256)))
     bridge.client("queue", "put", "export/q", "text", "--file", str(raw))
     file = tmp_path / "lines"
+    bridge.client("queue", "export", "export/none", "--file", str(file), code=1)
+    assert not file.exists()
     bridge.client("queue", "export", "export/q", "--file", str(file))
     assert bridge.client("queue", "depth", "export/q") == "export/q: 2 visible, 0 invisible\n"
     assert bridge.client("queue", "export", "export/q", "--file", str(file), code=2) == ""
@@ -152,8 +154,11 @@ def test_messages_are_shown_where_they_are(bridge: Serving) -> None:
     gone = json.loads(
         bridge.client("queue", "discard", "where/q", "order-7", "order-8", leased["id"], "--json", code=1)
     )
-    stays = "is at a worker, which decides about it: it stays"
-    assert gone == {"queue": "where/q", "discarded": 1, "left": {"order-8": "is gone", leased["id"]: stays}}
+    stays, never = (
+        "is at a worker, which decides about it: it stays",
+        "is not there: it is gone, or there never was one",
+    )
+    assert gone == {"queue": "where/q", "discarded": 1, "left": {"order-8": never, leased["id"]: stays}}
     assert bridge.client("queue", "depth", "where/q") == "where/q: 1 visible, 1 invisible\n"
 
 
@@ -180,6 +185,9 @@ def test_a_message_that_became_a_dead_letter_is_shown(bridge: Serving, tmp_path:
         json.loads(line)["burial"] for line in bridge.client("queue", "peek", "grave/y-poison", "--json").splitlines()
     ]
     assert bridge.client("queue", "peek", "grave/y") == "body\n" * 3
+    bridge.client("queue", "replay", "grave/x-poison", "--id", json.loads(lines.splitlines()[0])["id"])
+    id_ = json.loads(bridge.client("queue", "peek", "grave/x", "--json"))["id"]
+    assert "\nreplayed here; it was a dead letter of grave/x" in bridge.client("queue", "show", "grave/x", id_)
     *words, letter = why.partition("queuebell ")[2].split()
     bridge.client(*words, letter)
     bridge.client("queue", "show", "grave/x", "order-1", code=1)
@@ -244,15 +252,14 @@ def test_poison_queues_are_named(bridge: Serving) -> None:
     bridge.client("queue", "put", "grave/q-poison", "y", "z")
     bridge.client("publish", "afar/dead-poison")
     told = bridge.client("status", "grave/q", "afar/dead", "afar/dead-poison")
-    assert (
-        "grave/q-poison: 2 messages are dead-lettered; `queuebell queue replay --dry-run grave/q-poison` says why"
-        in told
-    )
+    way = "messages are dead-lettered; see why: queuebell queue replay --dry-run grave/q-poison\n"
+    assert f"grave/q-poison: 2 {way}" in told
     assert "no worker is connected" not in bridge.client("status", "grave/q-poison")
-    assert "  2 messages are dead-lettered\n" in bridge.client("explain", "grave/q-poison")
+    assert f"  2 {way}" in bridge.client("explain", "grave/q-poison")
+    assert f"  2 of its {way}" in bridge.client("explain", "grave/q")
     assert (
         "afar/dead-poison: messages are dead-lettered in an external store; their number is unknown; "
-        "`queuebell queue replay --dry-run afar/dead-poison --store URL` says why"
+        "see why: queuebell queue replay --dry-run afar/dead-poison --store URL"
     ) in told
     rows = told.split("EMPTY")[1].splitlines()[1:4]
     assert [line.split()[0] for line in rows] == ["grave/q", "afar/dead-poison", "grave/q-poison"]

@@ -155,7 +155,9 @@ async def test_a_cluster_without_a_store_serves_queues_elsewhere_and_none_of_its
         numbers = bridges[1].client("check", "--bridge", bridges[1].url, code=None)
         assert "the queues are in a store that several bridges may serve" in numbers and "own queues (of" not in numbers
         # Handled is not settled: the worker's empty receive comes after it.
-        await until(lambda: "a trigger now wakes 1 of 1" in bridges[0].client("explain", QUEUE), "settled", PATIENCE_S)
+        await until(
+            lambda: "a trigger now would wake 1 of 1" in bridges[0].client("explain", QUEUE), "settled", PATIENCE_S
+        )
         assert json.loads(ask(bridges[2], f"/v1/queues/{QUEUE}"))["triggers"] == 3
         async with HttpStore(bridges[1].url) as own:
             refused = (own.put(QUEUE, [b"lost"]), own.receive(QUEUE), own.create(QUEUE), own.peek(QUEUE))

@@ -2,9 +2,8 @@
 
 A function is named MODULE:FUNCTION and gets a message. A command is run by /bin/sh for each message, with the body on
 standard input and QUEUEBELL_ID, QUEUEBELL_QUEUE and QUEUEBELL_ATTEMPT set, and QUEUEBELL_BURIAL (JSON) on a dead
-letter. Exit code 0 deletes the message, 75 retries it, 100 dead-letters it, 101 replays it, and any other is a failed
-attempt. SIGTERM and SIGINT stop in order, a second one immediately; the exit code is 0, or 1 if a handler
-had to be abandoned. With --end-when-stuck it is also 1 once no slot is left.
+letter. Exit code 0 deletes the message, 75 retries it, 100 dead-letters it, 101 replays it, and any other fails.
+SIGTERM and SIGINT stop in order, a second one at once; the exit code is 0, or 1 if a handler had to be abandoned.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "queue",
         metavar="QUEUE",
-        help="ACCOUNT/QUEUE, with :COUNT for all its partitions; several are separated by commas",
+        help="ACCOUNT/QUEUE[:PARTITIONS], or several: A,B",
     )
     parser.add_argument("handler", metavar="MODULE:FUNCTION", nargs="?")
     parser.add_argument("--exec", metavar="CMD", dest="command", help="run this for each message instead")
@@ -56,50 +55,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Declare what can be set about a listener, by whichever command runs one (`ListenSettings`)."""
-    parser.add_argument("--bridge", metavar="URL", help="sends wakes (default: QUEUEBELL_BRIDGE, or else STORE)")
-    parser.add_argument("--pull-only", action="store_true", help="poll with back-off, without a bridge")
-    parser.add_argument("--config", metavar="FILE", help="TOML file with a table [listener]")
-    parser.add_argument("--name", help="shown in status (default: host and process)")
-    parser.add_argument("--batch", metavar="N", help="per receive (default 32; PostgreSQL up to 256)")
-    parser.add_argument("--concurrency", metavar="N", help="concurrent handlers of each queue (default 32)")
-    parser.add_argument("--pool", metavar="N", help="instead: handlers of all queues together")
-    parser.add_argument("--pool-weight", metavar="QUEUE=N,..", help="share while others have work (default 1)")
-    parser.add_argument("--pool-priority", metavar="QUEUE=N,..", help="queues with 0 (default) are served first")
-    parser.add_argument("--pool-reserved", metavar="QUEUE=N,..", help="slots reserved for this queue (default 0)")
-    parser.add_argument("--pool-limit", metavar="QUEUE=N,..", help="most slots of a queue (default: the pool)")
-    parser.add_argument(
-        "--visibility-timeout", metavar="S", help="seconds of a lease, renewed while handling (default 30)"
-    )
     retry = RetryPolicy()
-    parser.add_argument(
-        "--max-attempts",
-        metavar="N",
-        help=f"attempts, 0 for no end (default {retry.attempts})",
-    )
-    parser.add_argument(
-        "--retry-first", metavar="S", help=f"seconds before the first retry (default {retry.first_s:g})"
-    )
-    parser.add_argument("--retry-factor", metavar="X", help=f"growth of the pauses (default {retry.factor:g})")
-    parser.add_argument("--retry-ceiling", metavar="S", help=f"longest pause in seconds (default {retry.ceiling_s:g})")
-    parser.add_argument(
-        "--retry-jitter", metavar="PART", help=f"spread of the pauses, 0 to 1 (default {retry.jitter:g})"
-    )
-    parser.add_argument("--retry-transient", metavar="NAME=N,..", help="for transient failures: first=5,attempts=20")
-    parser.add_argument("--poison-queue", metavar="ACCOUNT/QUEUE", help="default QUEUE-poison")
-    parser.add_argument("--handler-timeout", metavar="S", help="seconds until a handler is cancelled (default: never)")
-    parser.add_argument(
-        "--end-when-stuck",
-        action="store_const",
-        const=True,
-        help="exit with 1 once timed-out handlers hold every slot, so that a supervisor restarts it",
-    )
-    parser.add_argument("--claim-check", metavar="URL", help="blob store of large bodies (default: none)")
-    parser.add_argument("--ledger", metavar="URL", help="table store, to complete messages once")
-    parser.add_argument("--grace", metavar="S", help="seconds that a stop waits for handlers (default 20)")
-    parser.add_argument("--metrics", metavar="HOST:PORT", help="serve /metrics for Prometheus (default: none)")
-    parser.add_argument("--insecure-public", action="store_const", const=True, help="serve metrics on a public address")
-    parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
-    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
+    for option, operand, text in (
+        ("--bridge", "URL", "sends wakes (QUEUEBELL_BRIDGE; default STORE)"),
+        ("--pull-only", "", "poll with back-off, without a bridge"),
+        ("--config", "FILE", "TOML file with a table [listener]"),
+        ("--name", "NAME", "shown in status (default: host and process)"),
+        ("--batch", "N", "per receive (default 32; PostgreSQL up to 256)"),
+        ("--concurrency", "N", "concurrent handlers of each queue (default 32)"),
+        ("--pool", "N", "instead: handlers of all queues together"),
+        ("--pool-weight", "QUEUE=N,..", "share while others have work (default 1)"),
+        ("--pool-priority", "QUEUE=N,..", "queues with 0 (default) are served first"),
+        ("--pool-reserved", "QUEUE=N,..", "slots reserved for this queue (default 0)"),
+        ("--pool-limit", "QUEUE=N,..", "most slots of a queue (default: the pool)"),
+        ("--visibility-timeout", "S", "seconds of a lease, renewed (default 30)"),
+        ("--max-attempts", "N", f"attempts, 0 for no end (default {retry.attempts})"),
+        ("--retry-first", "S", f"seconds before the first retry (default {retry.first_s:g})"),
+        ("--retry-factor", "X", f"growth of the pauses (default {retry.factor:g})"),
+        ("--retry-ceiling", "S", f"longest pause in seconds (default {retry.ceiling_s:g})"),
+        ("--retry-jitter", "PART", f"spread of the pauses, 0 to 1 (default {retry.jitter:g})"),
+        ("--retry-transient", "NAME=N,..", "for transient failures: first=5,attempts=20"),
+        ("--poison-queue", "ACCOUNT/QUEUE", "default QUEUE-poison"),
+        ("--handler-timeout", "S", "seconds until it is cancelled (default never)"),
+        ("--end-when-stuck", "", "exit with 1 if hung handlers hold every slot"),
+        ("--claim-check", "URL", "blob store of large bodies (default: none)"),
+        ("--ledger", "URL", "table store, to complete messages once"),
+        ("--grace", "S", "seconds a stop waits for handlers (default 20)"),
+        ("--metrics", "HOST:PORT", "serve /metrics for Prometheus (default: none)"),
+        ("--insecure-public", "", "serve metrics on a public address"),
+        ("--log-format", "FORM", "plain (default) or json"),
+        ("--log-level", "LEVEL", "debug, info (default), warning or error"),
+    ):
+        if operand:
+            parser.add_argument(option, metavar=operand, help=text)
+        elif option == "--pull-only":
+            parser.add_argument(option, action="store_true", help=text)
+        else:
+            parser.add_argument(option, action="store_const", const=True, help=text)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,8 @@
 """Run the bridge and its queue service until SIGTERM or SIGINT.
 
 Once it is ready, it prints one line with its address on standard output; logs go to standard error. Every option can
-also be set in the configuration file or as QUEUEBELL_<OPTION> in the environment; the command line wins.
+also be set in the configuration file or as QUEUEBELL_<OPTION> in the environment; the command line wins. Addresses with
+passwords belong in the environment. --nats, --mqtt, --postgres and --azure-relay may be repeated.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -31,100 +32,53 @@ if TYPE_CHECKING:
 log = logging.getLogger("queuebell.bridge")
 
 
+_OPTIONS: Final = (
+    ("--config", "FILE", "TOML file (default: $QUEUEBELL_CONFIG, or none)"),
+    ("--listen", "HOST:PORT", "default 127.0.0.1:8470; port 0 takes a free one"),
+    ("--data", "DIR", "default ./queuebell-data"),
+    ("--store", "URL", "keep queues in PostgreSQL, Redis or JetStream"),
+    ("--nats", "URL", "sessions, triggers there; 'embedded' runs one"),
+    ("--mqtt", "URL", "triggers and sessions there"),
+    ("--postgres", "URL", "triggers from NOTIFY there"),
+    ("--cluster", "NAME", "share the work with bridges on the same NATS"),
+    ("--prefix", "TOKEN", "first token of subjects (default queuebell)"),
+    ("--ready-requires", "NAMES", "buses that /readyz needs (default all)"),
+    ("--azure-queue", "HOST:PORT", "serve Azure Queue Storage's REST API there"),
+    ("--azure-cert", "FILE", "PEM certificates of the Azure endpoint"),
+    ("--azure-key", "FILE", "PEM private key of the Azure endpoint"),
+    ("--azure-relay", "HOST:PORT=URL", "pass on to an Azure endpoint; puts are triggers"),
+    ("--keda", "HOST:PORT", "serve KEDA's external scaler (gRPC) there"),
+    ("--keda-cert", "FILE", "its PEM certificates (default: --tls-cert)"),
+    ("--keda-key", "FILE", "its PEM private key (default: --tls-key)"),
+    ("--keda-client-ca", "FILE", "PEM authorities: require KEDA's certificate"),
+    ("--allowed-hosts", "NAMES", "more names for the Host header, with commas"),
+    ("--insecure-public", "", "allow a public address without keys or TLS"),
+    ("--auth", "", "require a key ('queuebell key create')"),
+    ("--access", "FILE", "keys, grants (default: access.json in --data)"),
+    ("--trust-brokers", "", "with --auth: brokers decide about their clients"),
+    ("--tls-cert", "FILE", "PEM certificates, for HTTPS"),
+    ("--tls-key", "FILE", "PEM private key"),
+    ("--tls-client-ca", "FILE", "PEM authorities of client certificates"),
+    ("--tls-client", "MODE", "certificates: optional (default) or required"),
+    ("--synchronous", "MODE", "NORMAL may lose the last puts in a power cut"),
+    ("--put-window-s", "S", "how long ids of puts are known (default 600)"),
+    ("--put-waiting-bytes", "N", "bytes of waiting puts; above it 429 (64 MiB)"),
+    ("--put-wait-ms", "MS", "longest wait of a put; above it 429 (400)"),
+    ("--log-format", "FORM", "plain (default) or json"),
+    ("--log-level", "LEVEL", "debug, info (default), warning or error"),
+)
+"""Each with its operand, or none, and one line of help."""
+_REPEATABLE: Final = frozenset({"--nats", "--mqtt", "--postgres", "--azure-relay"})
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``serve``."""
-    parser.add_argument("--config", metavar="FILE", help="TOML file (default: $QUEUEBELL_CONFIG, or none)")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="default 127.0.0.1:8470; port 0 takes a free one")
-    parser.add_argument("--data", metavar="DIR", help="default ./queuebell-data")
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        help="queues in PostgreSQL, Redis or NATS JetStream, not a file; passwords belong in QUEUEBELL_STORE",
-    )
-    parser.add_argument(
-        "--nats",
-        metavar="URL",
-        action="append",
-        help="triggers and sessions over this NATS; repeatable; 'embedded' or 'embedded:PORT' starts one",
-    )
-    parser.add_argument(
-        "--mqtt", metavar="URL", action="append", help="triggers and sessions over this broker; repeatable"
-    )
-    parser.add_argument(
-        "--azure-queue",
-        metavar="HOST:PORT",
-        help="serve Azure Queue Storage's REST API there",
-    )
-    parser.add_argument("--azure-cert", metavar="FILE", help="PEM certificates of the Azure endpoint")
-    parser.add_argument("--azure-key", metavar="FILE", help="PEM private key of the Azure endpoint")
-    parser.add_argument(
-        "--azure-relay",
-        metavar="HOST:PORT=URL",
-        action="append",
-        help="forward to another Azure Queue endpoint, and treat puts as triggers; repeatable",
-    )
-    parser.add_argument(
-        "--keda",
-        metavar="HOST:PORT",
-        help="serve KEDA's external scaler (gRPC) there",
-    )
-    parser.add_argument("--keda-cert", metavar="FILE", help="its PEM certificates (default: --tls-cert)")
-    parser.add_argument("--keda-key", metavar="FILE", help="its PEM private key (default: --tls-key)")
-    parser.add_argument(
-        "--keda-client-ca",
-        metavar="FILE",
-        help="PEM authorities of KEDA's own certificate, which is then required",
-    )
-    parser.add_argument("--postgres", metavar="URL", action="append", help="triggers from NOTIFY there; repeatable")
-    parser.add_argument(
-        "--cluster",
-        metavar="NAME",
-        help="share the work with other bridges on this NATS",
-    )
-    parser.add_argument("--prefix", metavar="TOKEN", help="first token of subjects (default queuebell)")
-    parser.add_argument(
-        "--ready-requires",
-        metavar="NAMES",
-        help="buses without which /readyz is not 200 (default all), e.g. nats,mqtt",
-    )
-    parser.add_argument("--allowed-hosts", metavar="NAMES", help="more names for the Host header, with commas")
-    parser.add_argument(
-        "--insecure-public",
-        action="store_const",
-        const=True,
-        help="allow a public address without keys or TLS",
-    )
-    parser.add_argument(
-        "--auth",
-        action="store_const",
-        const=True,
-        help="require a key ('queuebell key create' makes one)",
-    )
-    parser.add_argument("--access", metavar="FILE", help="keys and grants (default: access.json in --data)")
-    parser.add_argument(
-        "--trust-brokers",
-        action="store_const",
-        const=True,
-        help="with --auth: a broker's own access list decides who may publish and be woken there",
-    )
-    parser.add_argument("--tls-cert", metavar="FILE", help="PEM certificates, for HTTPS")
-    parser.add_argument("--tls-key", metavar="FILE", help="PEM private key")
-    parser.add_argument("--tls-client-ca", metavar="FILE", help="PEM authorities of client certificates")
-    parser.add_argument("--tls-client", metavar="MODE", help="certificates of clients: optional (default) or required")
-    parser.add_argument(
-        "--synchronous",
-        metavar="MODE",
-        help="NORMAL may lose the last puts in a power cut",
-    )
-    parser.add_argument("--put-window-s", metavar="S", help="how long ids of puts are known (default 600)")
-    parser.add_argument(
-        "--put-waiting-bytes",
-        metavar="N",
-        help="bytes of waiting puts; above it 429 (64 MiB)",
-    )
-    parser.add_argument("--put-wait-ms", metavar="MS", help="longest wait of a put; above it 429 (default 400)")
-    parser.add_argument("--log-format", metavar="FORM", help="plain (default) or json")
-    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info (default), warning or error")
+    for option, operand, text in _OPTIONS:
+        if not operand:
+            parser.add_argument(option, action="store_const", const=True, help=text)
+        else:
+            action = "append" if option in _REPEATABLE else "store"
+            parser.add_argument(option, metavar=operand, action=action, help=text)
 
 
 def run(args: argparse.Namespace) -> int:

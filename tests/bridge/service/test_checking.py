@@ -455,7 +455,7 @@ def test_messages_buried_elsewhere_are_not_counted_and_the_commands_name_their_s
     """Their number is not known here, and without --store the commands would ask the wrong store."""
     (problem,) = judge(WELL, {"buried": [{"queue": "a/b-poison", "visible": 0, "detail": "some", **told}]}, [])
     assert problem.code == "buried"
-    for command in ("peek a/b-poison --json", "replay a/b-poison", "clear a/b-poison"):
+    for command in ("replay --dry-run a/b-poison", "replay a/b-poison", "clear a/b-poison"):
         assert f"queuebell queue {command} --store URL" in problem.advice
     assert "--bridge" in problem.advice and "NATS and SQS" in problem.advice
     assert "queuebell queue forget a/b-poison" in problem.advice

@@ -60,7 +60,7 @@ def test_a_help_fits_a_screen(name: str, capsys: pytest.CaptureFixture[str], mon
         main([name, "--help"])
     head, _, examples = capsys.readouterr().out.partition("\nexamples:\n")
     assert max(map(len, head.splitlines())) <= 80
-    assert len([*head.splitlines(), *examples.splitlines()]) <= 60
+    assert len([*head.splitlines(), *examples.splitlines()]) <= 50
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 _BINARY = ROOT / ".ci" / "node" / "node_modules" / ".bin" / "azurite-queue"
 
 
-def azurite_queue(folder: Path) -> BackgroundServer:
+def azurite_queue(folder: Path, *options: str) -> BackgroundServer:
     """Return its queue service, to be started; the ``url`` has no account in it. Data go to ``folder``."""
     binary = str(_BINARY) if _BINARY.exists() else shutil.which("azurite-queue")
     assert binary, f"no azurite-queue: npm install --prefix {_BINARY.parents[2]} $(cat .ci/npm-packages)"
     command = (binary, "--queuePort", "0", "--queueHost", "127.0.0.1", "--location", str(folder), "--disableTelemetry")
-    return BackgroundServer(command, r"listens on (http://\S+)", cwd=folder)
+    return BackgroundServer((*command, *options), r"listens on (http://\S+)", cwd=folder)
 
 
 def connection_string(url: str) -> str:

@@ -18,6 +18,8 @@ FOLDER = Path(os.environ["FOLDER"])
 
 app: Any = Celery("shop", broker=os.environ["BROKER"], backend=f"file://{FOLDER}")
 app.conf.broker_transport_options = {"visibility_timeout": LEASE_S}
+if os.environ["BROKER"].startswith("sqs:"):
+    app.conf.broker_transport_options |= {"is_secure": False, "region": "us-east-1"}
 if os.environ["BROKER"].startswith("redis:"):
     app.conf.broker_transport_options["unacked_restore_interval"] = 0.2  # each tenth time it looks
 app.conf.task_acks_late = True

@@ -1,6 +1,7 @@
 """Workers of Celery's own command: each pool, what Celery's users report of other brokers, and kills.
 
-The first, second and fifth are shown on Celery's transport for Redis as well.
+The first, second and fifth are shown on Celery's transport for Redis as well, the second and sixth on that for SQS, and
+the last on that for Azure.
 
 ===========================================================  ===========================================
 what users report of other brokers                           asked by
@@ -33,8 +34,11 @@ from typing import Any
 import kombu.pools
 import pytest
 import redis
+from azure.storage.queue import QueueClient
 
+from tests.support.azurite import ACCOUNT, API_VERSION, KEY, azurite_queue, connection_string
 from tests.support.command import ROOT, environment, serving
+from tests.support.moto import give_keys, moto
 from tests.support.processes import PATIENCE_S, until
 from tests.support.redis import RedisServer
 
@@ -179,6 +183,31 @@ async def test_what_users_report_happens_on_redis(tmp_path: Path) -> None:
             await until(lambda: len(shop.lines("begins long")) > 1, "the long task begins twice", PATIENCE_S)
             asked = asks(server.url())
             await until(lambda: asks(server.url()) > asked + 2, "idle workers ask", PATIENCE_S)
+
+
+@pytest.mark.rest
+async def test_what_users_report_happens_on_sqs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside Celery's own transport, with moto: nobody answers a ping, and a long task begins twice."""
+    give_keys(monkeypatch)
+    with moto() as server, opened(server.url.replace("http://", "sqs://test:test@"), tmp_path / "shop") as shop:
+        with shop.worker("prefork"), shop.worker("prefork"):
+            shop.tasks.hold.delay("long", 3 * shop.tasks.LEASE_S)
+            await until(lambda: len(shop.lines("begins long")) > 1, "the long task begins twice", PATIENCE_S)
+            assert shop.tasks.app.control.ping(timeout=3.0) == []
+
+
+@pytest.mark.system
+async def test_what_users_report_happens_on_azure(tmp_path: Path) -> None:
+    """Beside Celery's own transport, with Azurite: the task of a worker that is killed is in no queue any more."""
+    with azurite_queue(tmp_path, "--skipApiVersionCheck") as server:
+        broker = f"azurestoragequeues://{KEY}@{server.url}/{ACCOUNT}"
+        with opened(broker, tmp_path / "shop") as shop, shop.worker("prefork") as worker:
+            shop.tasks.hold.delay("long", PATIENCE_S)
+            await until(lambda: shop.lines("begins long"), "it begins", PATIENCE_S)
+            os.killpg(worker.pid, signal.SIGKILL)
+        place = connection_string(server.url)
+        with QueueClient.from_connection_string(place, "celery", api_version=API_VERSION) as queue:
+            assert queue.get_queue_properties().approximate_message_count == 0
 
 
 def asks(url: str) -> int:

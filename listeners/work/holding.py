@@ -286,7 +286,7 @@ class Holding:
             if decided_before is not None:
                 await self._carry_out(helds[0], decided_before)
                 return
-            ready = [pair for held in helds if (pair := await self._open(held)) is not None]
+            ready = [pair for held in helds if (pair := await self._prepare(held)) is not None]
             while ready:
                 once = self._rules.once
                 messages = [message for _, message in ready]
@@ -372,7 +372,7 @@ class Holding:
                 for outcome in outcomes:
                     instruments.on.ended(self._queue, took, CANCELLED if outcome is None else failure_name(outcome))
 
-    async def _open(self, held: Held) -> tuple[Held, Message] | None:
+    async def _prepare(self, held: Held) -> tuple[Held, Message] | None:
         """Make the message for the handler; None where it is dead-lettered or released without a call."""
         rules = self._rules
         attempt, can_bury = held.stored.dequeue_count, rules.poison is not None

@@ -51,7 +51,7 @@ ENDS_S: Final = 1.0
 _FRAMES: Final = 20
 """The newest frames of each exception that are written down."""
 _NOT_THE_HANDLERS: Final = (*ENDS_THE_PROCESS, GeneratorExit)
-"""A `GeneratorExit` that a handler raises is a `RuntimeError` by then; any other one closes the coroutine."""
+"""What ends the process or closes this coroutine. One that a handler raises arrives as a `RuntimeError`."""
 
 
 class Invoker:

@@ -47,7 +47,7 @@ class Held:
     """Always the newest: read when a settlement leaves, never when it was asked for."""
     task: asyncio.Task[None] | None = None
     handler_ended: bool = False
-    """Its handler has ended: released all the same, because the listener stops, it keeps its attempt."""
+    """Its handler has ended: if it is released now, because the listener stops, the attempt counts."""
     concluded: bool = False
     """Its delete or release is on its way."""
     fate: str = "handled"

@@ -174,11 +174,10 @@ def describe_retry(failed: Failed, attempt: int, policy: RetryPolicy, can_bury: 
 
 
 def exhausted(attempt: int, most: int, can_bury: bool, *, starts: bool = True) -> DeadLetter | None:
-    """Dead-letter what was delivered more often than ``most``, without handling it: no handler survived it.
+    """Dead-letter what was delivered more often than ``most`` (0: any number), without handling it.
 
-    0 is any number. With ``starts`` the store counts starts of handlers only: other deliveries are released uncounted.
-    A store that also counts stops, exports and lost answers allows `UNSEEN_MAX` more: each time the message is
-    handled, and dead-lettered if that fails, but one that kills its worker each time must come to an end too.
+    No handler survived it: what a handler raises is decided by `verdict`. With ``starts`` the store counts only starts
+    of handlers. A store that also counts stops, exports and lost answers allows `UNSEEN_MAX` more deliveries.
     """
     allowed = most if starts else most + UNSEEN_MAX
     if can_bury and most and attempt > allowed:

@@ -105,12 +105,12 @@ class Settlements:
         if act is not Act.EXTEND:
             self._renewing.waiting.pop(held.number, None)
             self.settling.waiting[held.number] = Item(act, held, seconds)
-            self._open(self.settling)
+            self._start_caller(self.settling)
         elif held.number not in self.settling.waiting and held.number not in self._renewing.waiting:
             self._renewing.waiting[held.number] = Item(act, held, seconds)
-            self._open(self._renewing)
+            self._start_caller(self._renewing)
 
-    def _open(self, calls: CallQueue) -> None:
+    def _start_caller(self, calls: CallQueue) -> None:
         """Start another task if what waits needs one."""
         callers, waiting = calls.fresh if calls.renews else len(calls.tasks), len(calls.waiting)
         if not waiting or len(calls.tasks) >= CALLS_MAX or (callers and waiting < self._most * callers):
@@ -163,7 +163,7 @@ class Settlements:
                 finally:
                     self._busy.difference_update(item.held.number for item in items)
                 # Items in the other queue may have waited for these messages' new receipts.
-                self._open(self.settling if calls.renews else self._renewing)
+                self._start_caller(self.settling if calls.renews else self._renewing)
                 if failed:
                     # A try that came early makes no later one wait longer.
                     pause = pause if early else calls.backoff.miss(self._draw)

@@ -304,7 +304,8 @@ def _overview() -> str:
             "",
             *lines,
             "",
-            "'queuebell COMMAND --help' shows the options of a command, with examples.",
+            "'queuebell COMMAND --help' shows the options of a command, with examples. A bridge with --auth needs a",
+            "key in QUEUEBELL_API_KEY, or in the file that QUEUEBELL_API_KEY_FILE names.",
             "Exit codes: 0 ok, 1 failed or not allowed, 2 usage, 69 unreachable, 73 data file owned by another",
             "process, 78 configuration.",
         ]

@@ -17,7 +17,6 @@ import pytest
 
 from queuebell.bridge.core.settings import Periods, Tuning
 from queuebell.command import check as command
-from queuebell.command import reaching
 from queuebell.command.main import main
 from tests.support.brokers import NatsServer
 from tests.support.command import perform, serving
@@ -229,7 +228,7 @@ async def test_a_broker_that_says_nothing_is_given_up(
     check: Callable[..., tuple[int, str, str]], nobody: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A port that takes connections and never speaks."""
-    monkeypatch.setattr(reaching, "WITHIN_S", 0.2)
+    monkeypatch.setattr(command, "WITHIN_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         code, out, _ = await asyncio.to_thread(check, f'nats = ["nats://127.0.0.1:{port}"]', "--live")

@@ -240,7 +240,7 @@ async def test_more_than_taskiq_runs(
     bridge: Bridge, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a process receives more than taskiq runs at once, somebody is told which number to set."""
-    monkeypatch.setattr("queuebell.frameworks.taskiq.feed.IDLE_S", 0.0)
+    monkeypatch.setattr("queuebell.frameworks.taskiq.broker.IDLE_S", 0.0)
     broker = broker_at(bridge, concurrency=3)
     begun, goes_on = asyncio.Event(), asyncio.Event()
 

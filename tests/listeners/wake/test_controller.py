@@ -97,6 +97,11 @@ def test_a_stale_empty_rearms_when_nothing_fresh_is_in_flight() -> None:
     ]
 
 
+def test_a_release_that_the_store_acknowledged_is_received_again() -> None:
+    """L7: like the put that it is."""
+    assert only(machine().came_back(1.0), StartReceive) == [StartReceive(1, 4, "more")]
+
+
 def test_after_an_error_a_timer_stands() -> None:
     """L11, L5: a failed receive says `more` and is tried again; its back-off grows; success says `room`."""
     controller = machine()

@@ -43,6 +43,14 @@ def stand(sharing: Sharing, place: Place, running: int, receiving: int, wants: i
     sharing.update(place, receiving, wants)
 
 
+def test_who_has_slots_reserved_gets_no_more_than_these_before_those_who_come_first() -> None:
+    sharing = Sharing(10)
+    first, reserved = sharing.join("a/first", Share()), sharing.join("a/reserved", Share(reserved=4, priority=1))
+    stand(sharing, first, 0, 0, 8)
+    stand(sharing, reserved, 0, 0, 10)
+    assert (reserved.grant(0), first.grant(0)) == (4, 6)
+
+
 @pytest.mark.parametrize(
     ("shares", "hung", "stuck", "slots"),
     [

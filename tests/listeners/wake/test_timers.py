@@ -13,7 +13,7 @@ from queuebell.bridge.contract.backoff import RandomExponential
 from queuebell.listeners.wake.controller import Controller
 from queuebell.listeners.wake.receive_scaling import DepthScaling, StepScaling
 from queuebell.listeners.wake.table import LEADS_TO, Event, ImpossibleEvent, State
-from queuebell.listeners.wake.timers import CheckTimers, DeadMan
+from queuebell.listeners.wake.timers import POLL_CAP_S, CheckTimers, DeadMan
 
 
 def waits() -> CheckTimers:
@@ -28,6 +28,14 @@ def test_what_unknown_receives_may_have_leased_becomes_some_32_looks() -> None:
     moments = sorted(some.returns())
     assert len(moments) <= 34
     assert all(min(at for at in moments if at >= end) - end <= 3600 / 32 for end in range(3600, 7200, 10))
+
+
+def test_a_poll_for_want_of_a_bridge_is_capped_and_not_past_what_is_due() -> None:
+    long = RandomExponential(1000, 1000, 0)
+    some = CheckTimers(long, long, lambda: 0.5)
+    for next_visible, capped, wait_s in ((None, True, POLL_CAP_S), (None, False, 1000.0), (7.0, True, 7.0)):
+        some.schedule_poll(100.0, next_visible, capped=capped)
+        assert some.poll == 100.0 + wait_s
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.floats(1, 100), st.integers(0, 2000)), max_size=30))

@@ -1,8 +1,16 @@
-"""What heartbeats report of receives."""
+"""What heartbeats report of receives and durations."""
 
 from __future__ import annotations
 
-from queuebell.listeners.work.counts import ReceiveCounts
+import asyncio
+
+import pytest
+
+from queuebell.bridge.contract.wire import StoreDepth
+from queuebell.bridge.queues.base import Depth, Received
+from queuebell.bridge.queues.embedded.store import MemoryStore
+from queuebell.listeners.work.counts import CountSchedule, Durations, ReceiveCounts, StoreCounts
+from tests.support.sim_loop import simulated
 
 BOOT, OTHER = "b" * 32, "c" * 32
 
@@ -61,3 +69,29 @@ def test_what_came_after_the_report_is_owed_still() -> None:
     found.echoed(7)
     assert found.changed
     assert found.report(8) == {"trigger": (2, 0)}
+
+
+def test_work_that_timers_find_is_warned_of_once_in_ten_minutes() -> None:
+    found = told(("sweep", True), ("trigger", True), ("sweep", True), ("sweep", False))
+    assert found.unasked == 2
+    times = (("trigger", 0.0), ("sweep", 5.0), ("deadman", 604.0), ("sweep", 605.0))
+    assert [found.suspicious(*each) for each in times] == [False, True, False, True]
+
+
+@simulated
+async def test_what_a_receive_counted_in_another_store_is_reported() -> None:
+    """A count up to a limit as what it is; the bridge counts its own queues itself."""
+    async with MemoryStore("counted") as store:
+        rules = CountSchedule("a/q", None)
+        counts = StoreCounts("a/q", store, rules)
+        answer = Received([], Depth(5, 2), depth_is_least=True)
+        for own, told in ((True, None), (False, StoreDepth(5, 2, 0, at_least=True))):
+            counts.on_received(answer, "trigger", own=own, sessions=1, call_s=1.0)
+            assert rules.report(1, asyncio.get_running_loop().time())[0] == told
+
+
+@pytest.mark.parametrize(("seconds", "number"), [(0.0, 0), (0.001, 0), (0.0011, 1), (1800.0, 15), (1801.0, 16)])
+def test_a_bound_belongs_to_its_bucket(seconds: float, number: int) -> None:
+    durations = Durations()
+    durations.add(seconds)
+    assert durations.spread().counts == [0] * number + [1]

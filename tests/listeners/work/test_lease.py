@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from queuebell.bridge.contract.bounds import STORE_CALL_S
+from queuebell.bridge.queues.base import StoredMessage
 from queuebell.listeners.work.lease import (
     BUCKETS_MAX,
+    Held,
     Renewals,
     Visibility,
     lease_report,
+    shortest_visibility,
     visible_again,
 )
 
@@ -42,6 +47,22 @@ def test_a_visibility_that_proved_too_short_grows_and_stays() -> None:
     for turn in range(20):
         visibility.proved_short(2000.0 + turn * 300.0)
     assert visibility.seconds == 300.0
+
+
+def test_a_lease_lasts_for_a_call_that_hangs_and_for_a_receive_that_waits() -> None:
+    assert (shortest_visibility(10.0), shortest_visibility(10.0, 20.0)) == (20.0, 30.0)
+
+
+def test_a_message_keeps_the_trace_that_it_brought() -> None:
+    now, own, wakes = (
+        datetime.datetime.now(datetime.UTC),
+        f"00-{'1' * 32}-{'2' * 16}-01",
+        f"00-{'3' * 32}-{'4' * 16}-01",
+    )
+    for headers, wanted in (({"traceparent": own}, (own, ())), ({"traceparent": "none"}, (wakes, (wakes,)))):
+        held = Held(1, StoredMessage("1", "r", b"", 1, now, None, headers=headers), 0.0, "trigger")
+        held.set_traces(wakes, (wakes,))
+        assert (held.traceparent, held.traces) == wanted
 
 
 @given(st.lists(st.floats(-10, 10_000), max_size=300))

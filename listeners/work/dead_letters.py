@@ -36,7 +36,8 @@ from queuebell.listeners.work.retry_until import NoLongerWanted
 log = logging.getLogger("queuebell.listener")
 
 NO_CLAIM_CHECK: Final = (
-    "its body was put aside, and this listener has no claim_check to fetch it with (--claim-check URL)"
+    "its body was put aside, and this worker has no claim_check to fetch it with (an option of the listener or of the "
+    "broker, or --claim-check URL)"
 )
 
 Wanted = Callable[[], bool]
@@ -178,7 +179,7 @@ class DeadLettering:
         if count:
             log.warning(
                 "message %s of %s cannot be handled here (%d attempts since the last report): %s. The message and "
-                "its body are kept. Start this listener with the claim_check of its producers, then replay the dead "
+                "its body are kept. Start this worker with the claim_check of its producers, then replay the dead "
                 "letters",
                 id_,
                 self._queue,

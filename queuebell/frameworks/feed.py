@@ -234,8 +234,8 @@ def checked(what: str, body: bytes, claim_check: str | None) -> bytes:
     if len(body) > BODY_BYTES_MAX and claim_check is None:
         raise BadInput(
             "message_too_large",
-            f"{what}: it has {len(body)} bytes, a message at most {BODY_BYTES_MAX}; nothing was put. Set claim_check to"
-            " a blob store for such bodies, or pass large values by their key",
+            f"{what}: this message has {len(body)} bytes, at most {BODY_BYTES_MAX} are allowed; nothing was put. Set"
+            " claim_check to a blob store for such bodies, or pass large values by their key",
         )
     return body
 

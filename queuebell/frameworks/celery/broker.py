@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import difflib
 import logging
 import os
 import threading
@@ -29,7 +30,7 @@ from queuebell.bridge.contract.errors import (
 from queuebell.bridge.contract.names import reference
 from queuebell.bridge.producer.blocking import BlockingStore
 from queuebell.bridge.producer.publishing_queue import PublishingQueue
-from queuebell.bridge.queues.base import NewMessage, QueueStore, StoredMessage
+from queuebell.bridge.queues.base import BATCH_MAX, Claim, NewMessage, QueueStore, Settlement, StoredMessage
 from queuebell.bridge.queues.http.store import HttpStore
 from queuebell.bridge.storage.claim_check import ClaimCheck
 from queuebell.frameworks.celery.bindings import Binding, BindingNames
@@ -122,12 +123,16 @@ class Broker:
         return 0 if depth is None else depth.visible
 
     def purge(self, queue: str) -> int:
-        """Remove the messages of a queue, and return how many waited."""
+        """Remove the messages of a queue that no worker has, and return how many.
+
+        Delayed ones stay in stores that can only remove all, while a worker has a message or the store does not know.
+        """
         store, ref = self._at(queue)
-        waited = self.size(queue)
+        removed = 0
         with contextlib.suppress(QueueNotFound):
-            store.run(f"clear {ref}", lambda opened, _: opened.clear(ref))
-        return waited
+            while some := store.run(f"clear {ref}", partial(_purge, ref)):
+                removed += some
+        return removed
 
     def delete(self, queue: str) -> None:
         """Delete a queue, its messages and its bindings."""
@@ -324,6 +329,23 @@ class Broker:
         return self._own.run(f"look for listeners of {ref}", attended)
 
 
+async def _purge(ref: str, opened: QueueStore, _: object) -> int:
+    """Remove some messages that no worker has, or all if no worker has any, and return how many."""
+    counts = await opened.counts(ref)
+    if counts is not None and counts.leased == 0 and opened.capabilities.exact_depth:
+        await opened.clear(ref)
+        return counts.visible + counts.invisible
+    if received := (await opened.receive(ref, BATCH_MAX)).messages:
+        await opened.settle(ref, Settlement([Claim(each.id, each.pop_receipt) for each in received]))
+        return len(received)
+    if not isinstance(opened, HttpStore):
+        return 0
+    with contextlib.suppress(Unsupported):
+        delayed = (await opened.browse(ref, "later")).messages
+        return sum([bool(await opened.discard(ref, each.id)) for each in delayed])
+    return 0
+
+
 def _accepts(claim_check: str | None, opened: QueueStore, publishing: PublishingQueue | None) -> Accept:
     async def accept(queue: str, message: Message) -> dict[str, Any] | None:
         try:
@@ -358,7 +380,11 @@ _lock = threading.Lock()
 
 def broker_of(bridge: Sequence[str], api_key: str | None, options: Mapping[str, Any]) -> Broker:
     """Return the process's broker for an address and options. Raises `ConfigurationError` for wrong ones."""
-    known = {name: options[name] for name in TransportOptions.__struct_fields__ if options.get(name) is not None}
+    ours = TransportOptions.__struct_fields__
+    for name in options:
+        if name not in ours and (near := difflib.get_close_matches(name, ours, 1, 0.8)):
+            raise ConfigurationError(f"broker_transport_options: there is no {name}; did you mean {near[0]}?")
+    known = {name: options[name] for name in ours if options.get(name) is not None}
     chosen = msgspec.convert(known, TransportOptions)
     try:
         reference(chosen.account, "celery")

@@ -8,6 +8,7 @@ import logging
 import os
 import selectors
 import socket
+import sys
 import time
 import uuid
 import weakref
@@ -207,9 +208,12 @@ class Channel(virtual.Channel):
                 self.queue_delete(queue)
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
-        """Set how many messages are held at once; more than before is a new feed, as for a pool that grows."""
+        """Set how many messages are held at once; twice as many are a new feed, as for a pool that grows.
+
+        Not one more: Celery adds one for each task whose time is to come.
+        """
         super().basic_qos(prefetch_size, prefetch_count, apply_global)
-        if self._fed and prefetch_count >= self._fed + max(1, self._fed // 4):
+        if self._fed and prefetch_count >= 2 * self._fed:
             self._fed = 0
             for feed in self._feeds:
                 self._unfed.update((queue, queue in self._no_ack) for queue in feed.queues)
@@ -333,6 +337,9 @@ class Transport(virtual.Transport):
             raise ConfigurationError(
                 "queuebell: it works with the pools prefork, solo and threads, not gevent or eventlet"
             )
+        if (mingle := sys.modules.get("celery.worker.consumer.mingle")) is not None:
+            # A worker asks the others which tasks were revoked.
+            mingle.Mingle.compatible_transports.add(self.driver_type)
         try:
             self.broker = broker_of(_addresses(client), client.password or None, _options(client))
         except msgspec.ValidationError as error:

@@ -279,6 +279,21 @@ def test_another_process_finds_the_bindings(place: Place, kind: str, keys: list[
         assert queues[0](connection).purge() == gets[0]
 
 
+def test_a_purge_leaves_what_a_worker_has(place: Place) -> None:
+    """A crash of it would lose the task; what waits and what is delayed goes, and is counted."""
+    later = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)).isoformat()
+    with place.connection() as connection:
+        queue = place.queue(connection)
+        for held, purged in ((1, 4), (0, 5)):
+            for headers in ({}, {}, {}, {"eta": later}, {"eta": later}):
+                place.put(headers=headers)
+            message = queue.get() if held else None
+            assert (queue.purge(), place.depth()) == (purged, (0, held))
+            if message is not None:
+                message.ack()
+                place.until(0, 0)
+
+
 def test_the_queues_of_a_process_that_is_gone_are_removed(place: Place, bridge: Serving) -> None:
     """Those of one that has said nothing for three hours, when another starts; not if it listens: clocks differ."""
     names = BindingNames(place.account)
@@ -364,7 +379,7 @@ def test_what_cannot_be_is_refused_with_a_reason(place: Place) -> None:
             channel.exchange_declare("x", "headers")
         with pytest.raises(ChannelError, match="a queue has no priorities"):
             kombu.Queue("x", max_priority=5)(connection).declare()
-        with pytest.raises(BadInput, match="at most 65536; nothing was put"):
+        with pytest.raises(BadInput, match="at most 65536 are allowed; nothing was put"):
             place.put("x" * 70_000)
         assert place.depth() == (0, 0)
     with pytest.raises(ConfigurationError, match="broker URL: what follows the address is the account"):
@@ -372,6 +387,8 @@ def test_what_cannot_be_is_refused_with_a_reason(place: Place) -> None:
     for options in ({"visibility_timeout": "soon"}, {"max_attempts": 1.5}):
         with pytest.raises(ConfigurationError, match="broker_transport_options: Expected"):
             place.connection(**options).connect()
+    with pytest.raises(ConfigurationError, match="there is no visiblity_timeout; did you mean visibility_timeout"):
+        place.connection(visiblity_timeout=5).connect()
 
 
 def test_a_bridge_that_is_away_is_a_connection_error(tmp_path: Path) -> None:

@@ -172,6 +172,20 @@ def test_who_is_told_to_stop_or_killed(shop: Shop, pool: str) -> None:
     assert len(shop.lines("begins third")) == 2 and len(shop.lines("ends third")) == 1
 
 
+@pytest.mark.rest
+def test_a_worker_that_starts_learns_what_was_revoked(shop: Shop) -> None:
+    """From the others, so that a task for later stays revoked when all workers are replaced."""
+    with shop.worker("prefork") as first:
+        shop.tasks.add.apply_async((9, 9), countdown=8).revoke()
+        shop.tasks.add.delay(1, 1).get(timeout=PATIENCE_S)
+        with shop.worker("prefork"):
+            first.send_signal(signal.SIGTERM)
+            assert first.wait(PATIENCE_S) == 0
+            while shop.state()["depth"] != {"visible": 0, "invisible": 0}:
+                assert shop.state()["sessions"]
+    assert shop.lines("add") == ["add 1 1"]
+
+
 @pytest.mark.system
 async def test_what_users_report_happens_on_redis(tmp_path: Path) -> None:
     """Beside Celery's own transport: a long task and one for later begin twice, and idle workers ask each second."""

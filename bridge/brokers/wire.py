@@ -108,27 +108,6 @@ class WireUser:
         until = 0.0 if found is None else found.without.get(where.url, 0.0)
         return not until or loop.time() >= until
 
-    async def call(
-        self,
-        where: HttpAddress,
-        method: str,
-        target: str,
-        body: bytes,
-        media: str,
-        *,
-        within_s: float,
-        connect_s: float | None = None,
-    ) -> tuple[AnswerFrame, Ready]:
-        """Make one call over the wire to ``where``, and return its answer and the bridge's first frame.
-
-        Raises as `Wire.call` and `wire` do.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + within_s
-        wire = await self.wire(where, min(within_s, connect_s or within_s))
-        answer = await wire.call(self, method, target, body, media, max(0.0, deadline - loop.time()))
-        return answer, wire.ready.result()
-
     async def wire(self, where: HttpAddress, within_s: float) -> Wire:
         """Return the wire to this address, and open it if there is none.
 

@@ -184,7 +184,7 @@ class BridgeClient:
         status, told = self.get(f"/v1/queues/{quote(queue)}/{rest}")
         if status == _NOT_FOUND:
             older = self.refusal(told).get("code") == "not_found"
-            why = f"is too old to {verb}" if older else f"does not know {queue}: put to it, or create it"
+            why = f"is too old to {verb}" if older else f"has no queue {queue}: put to it, or create it"
             print(f"queuebell: the bridge at {self.url} {why}", file=sys.stderr)
             return None
         if status != OK:

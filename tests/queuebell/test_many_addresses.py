@@ -67,7 +67,7 @@ def test_nobody_is_there(capsys: pytest.CaptureFixture[str]) -> None:
         said = asked(f"{one},{two}", *words, code=69)
         assert f"at {one}" in said and f"at {two}" in said
     assert "no bridge answers" in asked(f"{one},{two}", "publish", QUEUE, code=69)
-    assert "cannot be reached" in asked(f"{one},{two}", "queue", "depth", QUEUE, code=69)
+    assert "no bridge answers at" in asked(f"{one},{two}", "queue", "depth", QUEUE, code=69)
 
 
 def test_check_looks_at_each(served: Serving, tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -52,14 +53,16 @@ class Requests:
         `KeyUnavailable`.
         """
         if len(raw) <= CALL_BYTES_MAX and len(path) <= TARGET_MAX and self._wires.may_use(where):
+            now = asyncio.get_running_loop().time
+            deadline = now() + limits.total_s
             try:
-                answer, ready = await self._wires.call(
-                    where, method, path, raw, media, within_s=limits.total_s, connect_s=limits.connect_s
-                )
+                wire = await self._wires.wire(where, min(limits.total_s, limits.connect_s or limits.total_s))
+                answer = await wire.call(self._wires, method, path, raw, media, max(0.0, deadline - now()))
             except NoWire as error:
                 if error.refused:
                     return Exchanged(error.status, error.headers, error.body, None, ())
             else:
+                ready = wire.ready.result()
                 return Exchanged(answer.status, answer.headers, answer.body, ready.boot, ready.able)
         if self._fallback is None:
             # Imported late: only this needs aiohttp.

@@ -516,7 +516,7 @@ class HttpStore(PutOnceStore):
         try:
             answer = await self._requests.ask(where, method, path, raw, limits, media)
         except NotSent as error:
-            raise StoreUnavailable(f"{self._shown(where)}: the queue service cannot be reached: {error}") from error
+            raise StoreUnavailable(f"no bridge answers at {self._shown(where)}: {error}") from error
         except Unanswered as error:
             raise UnknownOutcome(f"{self._shown(where)}: the queue service did not answer: {error}") from error
         status, body = answer.status, answer.body

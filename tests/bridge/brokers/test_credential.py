@@ -155,11 +155,7 @@ async def told(url: str) -> set[str]:
             with pytest.raises(QueuebellError) as caught:
                 await call
             lead = {BusUnavailable: f"no bridge answers at {url}: ", ChannelLost: "no session: "}
-            said.add(
-                str(caught.value).removeprefix(
-                    lead.get(type(caught.value), f"{url}: the queue service cannot be reached: ")
-                )
-            )
+            said.add(str(caught.value).removeprefix(lead.get(type(caught.value), f"no bridge answers at {url}: ")))
     finally:
         for each in (store, bus, channel):
             await each.close()

@@ -12,6 +12,7 @@ import json
 import pathlib
 import re
 import secrets
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -171,6 +172,11 @@ def _create(args: argparse.Namespace, path: pathlib.Path) -> int:
 
     access_file.change(path, with_key)
     print(secret)
+    print(
+        f"{args.principal} is in {path}, which a bridge reads with --auth. The key is shown only now: clients take it "
+        "from QUEUEBELL_API_KEY",
+        file=sys.stderr,
+    )
     return 0
 
 

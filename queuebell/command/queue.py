@@ -137,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     import_ = action("import", "put the messages of an export", queue_transfer.import_)
     import_.add_argument("--file", metavar="FILE", help="default: standard input")
     import_.add_argument(
-        "--once", action="store_true", help="put each under its own id, so that a repeated import adds nothing"
+        "--once", action="store_true", help="put each under its own id, so that another import with --once adds nothing"
     )
 
     create = action("create", "create a queue, if it does not exist", _create)
@@ -346,10 +346,11 @@ async def _clear(store: QueueStore, args: argparse.Namespace) -> int:
 
 async def _delete(store: QueueStore, args: argparse.Namespace) -> int:
     """Delete; 1 if the queue did not exist, which is most likely a typing error."""
-    stood = set((await _depths(store, args)).values()) != {None}
+    stood = [depth for depth in (await _depths(store, args)).values() if depth is not None]
     await _whole(store, args).delete()
     if stood:
-        return _tell(args, {"deleted": True}, "deleted")
+        count = sum(depth.visible + depth.invisible for depth in stood)
+        return _tell(args, {"deleted": True, "messages": count}, f"deleted, with {count} messages")
     hint = f"; if the bridge still names it: queuebell queue forget {args.queue}" if args.partitions is None else ""
     _tell(args, {"deleted": False, "exists": False}, f"does not exist{hint}")
     return 1

@@ -24,7 +24,9 @@ def key(data: pathlib.Path, *words: str, code: int | None = 0) -> str:
 
 def created(data: pathlib.Path, name: str, *grants: str) -> str:
     """Make a key and return its secret."""
-    return key(data, "create", name, *(word for grant in grants for word in ("--allow", grant))).strip()
+    done = perform("key", "create", name, *(f"--allow={grant}" for grant in grants), "--data", str(data))
+    assert f"{name} is in {data / 'access.json'}".encode() in done.stderr
+    return done.stdout.decode().strip()
 
 
 def may(data: pathlib.Path, name: str) -> list[str]:

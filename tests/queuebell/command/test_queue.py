@@ -99,7 +99,8 @@ def test_queues_are_made_listed_cleared_and_deleted(bridge: Serving) -> None:
     assert bridge.client("queue", "clear", "manage/q") == "manage/q: cleared\n"
     assert bridge.client("queue", "depth", "manage/q") == "manage/q: 0 visible, 0 invisible\n"
     assert bridge.client("queue", "list", "--prefix", "manage/") == "manage/q\n"
-    assert bridge.client("queue", "delete", "manage/q") == "manage/q: deleted\n"
+    bridge.client("queue", "put", "manage/q", "x", "y")
+    assert bridge.client("queue", "delete", "manage/q") == "manage/q: deleted, with 2 messages\n"
     assert bridge.client("queue", "depth", "manage/q", code=1) == "manage/q: does not exist\n"
     assert bridge.client("queue", "get", "manage/q", code=1) == ""
 

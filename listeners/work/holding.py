@@ -292,16 +292,19 @@ class Holding:
                 messages = [message for _, message in ready]
                 outcomes = await (self._invoke(messages) if once is None else self._outcomes(once, ready, messages))
                 # All outcomes are decided before the first dead-lettering is awaited: a stop meanwhile undoes none.
-                decided = [
-                    (held, self._decide(held, message, outcome))
-                    for (held, message), outcome in zip(ready, outcomes, strict=True)
-                    if outcome is not None
-                ]
-                for held, one in sorted(decided, key=lambda pair: isinstance(pair[1], DeadLetter | ReplayTo)):
+                settles: list[tuple[Held, Verdict]] = []
+                moves: list[tuple[Held, Verdict]] = []
+                waits: list[tuple[Held, Message]] = []
+                for pair, outcome in zip(ready, outcomes, strict=True):
+                    if outcome is None:
+                        # Its key is in use: released, it would come again and again meanwhile.
+                        waits.append(pair)
+                        continue
+                    decided = self._decide(*pair, outcome)
+                    (moves if isinstance(decided, DeadLetter | ReplayTo) else settles).append((pair[0], decided))
+                for held, one in (*settles, *moves):
                     await self._carry_out(held, one)
-                # Messages whose keys are in use wait here: released, they would come again and again meanwhile.
-                ready = [pair for pair, outcome in zip(ready, outcomes, strict=True) if outcome is None]
-                ready = [(held, message) for held, message in ready if held.number in self._held]
+                ready = [pair for pair in waits if pair[0].number in self._held]
                 self.running -= busy - len(ready)
                 busy = len(ready)
                 if ready:
@@ -358,7 +361,7 @@ class Holding:
         if instruments.on is not None:
             instruments.on.began(self._queue, len(messages))
         outcomes: Sequence[Outcome | None] = [None] * len(messages)
-        lingers = functools.partial(self._overdue.add, messages=[message.id for message in messages])
+        lingers = functools.partial(self._overdue.add, messages=messages)
         try:
             if self._invoker.batch:
                 outcomes = done = await self._invoker.many(messages, lingers)
@@ -652,11 +655,11 @@ class OverdueCalls:
     def __contains__(self, message: str) -> bool:
         return message in self._by_message
 
-    def add(self, call: concurrent.futures.Future[Any] | asyncio.Task[Any], messages: Sequence[str]) -> None:
+    def add(self, call: concurrent.futures.Future[Any] | asyncio.Task[Any], messages: Sequence[Message]) -> None:
         """Keep a slot taken until this call ends, and start no second one for these messages until then."""
         gone: asyncio.Future[None] = self._loop.create_future()
         self.calls.add(gone)
-        self._by_message.update(dict.fromkeys(messages, gone))
+        self._by_message.update((message.id, gone) for message in messages)
 
         def ended(_: object) -> None:
             # The loop may be closed: handlers in threads outlive a loop whose listener has stopped.

@@ -490,7 +490,12 @@ class Holding:
         """Ask for longer leases where half of their time has passed, as `renewals` says when."""
         for number in self.renewals.due(now):
             held = self._held.get(number)
-            if held is not None:
+            if held is not None and held.task in self._tasks and held.task.done():
+                # Cancelled before its first step, by somebody else: nobody handles this message.
+                self.running -= 1
+                self.give_back([held])
+                self._room_later()
+            elif held is not None:
                 self._settlements.add(Act.EXTEND, held, self.visibility.seconds)
 
     def _settled(self, item: Item, code: str | None) -> None:
@@ -553,7 +558,10 @@ class Holding:
     async def drain(self, grace: float) -> None:
         """Wait ``grace`` seconds at most for the handlers, those that took longer than they may too."""
         until = self._loop.time() + grace
-        while (waited := self._tasks | self._overdue.calls) and (left := until - self._loop.time()) > 0:
+        while (left := until - self._loop.time()) > 0:
+            waited = {each for each in self._tasks | self._overdue.calls if not each.done()}
+            if not waited:
+                break
             await asyncio.wait(waited, timeout=left)
 
     async def abort(self) -> None:

@@ -112,6 +112,10 @@ class Settlements:
 
     def _start_caller(self, calls: CallQueue) -> None:
         """Start another task if what waits needs one."""
+        if calls.tasks:
+            never_began = {task for task in calls.tasks if task.done()}  # cancelled before their first step
+            calls.tasks -= never_began
+            calls.fresh -= len(never_began)
         callers, waiting = calls.fresh if calls.renews else len(calls.tasks), len(calls.waiting)
         if not waiting or len(calls.tasks) >= CALLS_MAX or (callers and waiting < self._most * callers):
             return
@@ -128,7 +132,7 @@ class Settlements:
 
     async def idle(self) -> None:
         """Wait until everything that was added is settled or given up."""
-        while tasks := self.settling.tasks | self._renewing.tasks:
+        while tasks := {task for calls in (self.settling, self._renewing) for task in calls.tasks if not task.done()}:
             await asyncio.wait(tasks)
 
     async def abandon(self) -> None:

@@ -428,6 +428,23 @@ async def test_a_message_that_came_with_a_wake_is_accepted_soon() -> None:
     await site.end()
 
 
+@simulated
+async def test_a_handler_that_somebody_cancels_before_its_first_step_is_given_back() -> None:
+    """When its lease would be renewed: nobody handles it. Its slot is free again, and a stop waits for nothing."""
+    site = Site(done)
+    (one,) = site.take(*several(1))
+    site.holding.start([one])
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await site.holding.drain(LEASE_S)
+    assert now() < 1.0 and site.holding.free() == 1
+    await pass_time(LEASE_S / 2 + 1)
+    site.holding.renew(asyncio.get_running_loop().time())
+    await pass_time(1)
+    assert (site.holding.free(), site.counts["given_back"], len(site.holding)) == (2, 1, 0)
+    await site.end()
+
+
 @pytest.mark.parametrize(("waiting", "free"), [(8, 2), (9, 1), (10, 0), (11, 0)])
 @simulated
 async def test_a_long_tail_of_settlements_takes_slots(waiting: int, free: int) -> None:

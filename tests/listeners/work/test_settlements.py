@@ -201,6 +201,22 @@ async def test_what_ends_in_one_tick_goes_in_one_call_of_its_line() -> None:
     assert (len(site.settlements.settling.waiting), site.settlements.idling) == (0, True)
 
 
+@simulated
+async def test_a_task_that_somebody_cancels_before_its_first_step_costs_no_settlement() -> None:
+    """What waited for it goes with the next, and its line starts as many tasks as before."""
+    site = Site()
+    helds = several(4)
+    for act, one in ((Act.DELETE, 0), (Act.EXTEND, 1)):
+        site.add(act, helds[one], seconds=30.0)
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+    await pass_time(0)
+    for act, one in ((Act.DELETE, 2), (Act.EXTEND, 3)):
+        site.add(act, helds[one], seconds=30.0)
+    await site.settlements.idle()
+    assert sorted(id_ for _, id_, _, _ in site.told) == ["m1", "m2", "m3", "m4"] and site.settlements.idling
+
+
 CALL_FAILED = (
     "deleting, releasing or renewing 2 messages failed (0 more failures since the last report). It is tried again "
     "until their leases end, then they are handled again"

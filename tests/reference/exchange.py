@@ -13,7 +13,7 @@ import aiohttp
 import jsonschema_rs
 import pytest
 
-from queuebell.bridge.brokers.wire import WireUser
+from queuebell.bridge.brokers.wire import Wire
 from queuebell.bridge.http.server.answer import PROBLEM_TYPE
 from tests.reference.openapi.document import described
 
@@ -149,12 +149,12 @@ def watch(monkeypatch: pytest.MonkeyPatch, document: Document) -> list[Exchange]
         make(self, *args, **{**options, "trace_configs": [*options.get("trace_configs", ()), tracing]})
 
     monkeypatch.setattr(aiohttp.ClientSession, "__init__", making)
-    call = WireUser.call
+    call = Wire.call
 
     async def calling(
-        self: WireUser, where: Any, method: str, target: str, body: bytes, media: str, **more: Any
+        self: Wire, owner: object, method: str, target: str, body: bytes, media: str, within_s: float
     ) -> Any:
-        answer, ready = await call(self, where, method, target, body, media, **more)
+        answer, ready = await call(self, owner, method, target, body, media, within_s), self.ready.result()
         asked = {"content-type": media} if body else {}
         told = {"queuebell-able": ",".join(ready.able), **answer.headers}
         if ready.boot is not None:
@@ -164,7 +164,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, document: Document) -> list[Exchange]
         exchange = Exchange(method, target, asked, body, answer.status, told, answer.body)
         document.check(exchange)
         seen.append(exchange)
-        return answer, ready
+        return answer
 
-    monkeypatch.setattr(WireUser, "call", calling)
+    monkeypatch.setattr(Wire, "call", calling)
     return seen

@@ -492,7 +492,7 @@ class Holding:
             held = self._held.get(number)
             if held is not None and held.task in self._tasks and held.task.done():
                 # Cancelled before its first step, by somebody else: nobody handles this message.
-                self.running -= 1
+                self.running -= not held.handler_ended  # a task of `_pause_over` takes no slot
                 self.give_back([held])
                 self._room_later()
             elif held is not None:

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         letters = f"{state.buried} of its messages are dead-lettered"
     if letters:
         where = "" if state is not None and state.depth is not None and state.depth_age_ms is None else " --store URL"
-        poison = queue if queue.endswith(POISON_SUFFIX) else poison_reference(queue)
+        poison = (state and state.buried_in) or (queue if queue.endswith(POISON_SUFFIX) else poison_reference(queue))
         print(f"  {letters}; see why: queuebell queue replay --dry-run {poison}{where}")
     for each in explained.rejected:
         trouble(f"  {each.detail}")

@@ -275,7 +275,7 @@ _ECHO: Final = "echo"
 def nats_file(users: Iterable[BrokerUser]) -> str:
     """Return the ``authorization`` block of nats-server's configuration; passwords come from its environment.
 
-    Each user has an inbox of its own, for answers are nobody else's; the bridge may answer whom it hears.
+    Each user has an inbox of its own, because no other user may read its answers; the bridge may answer whom it hears.
     """
     users = list(users)
     variables = _variables([user.name for user in users])

@@ -3,7 +3,7 @@
 A function is named MODULE:FUNCTION and gets a message. A command is run by /bin/sh for each message, with the body on
 standard input and QUEUEBELL_ID, QUEUEBELL_QUEUE and QUEUEBELL_ATTEMPT set, and QUEUEBELL_BURIAL (JSON) on a dead
 letter. Exit code 0 deletes the message, 75 retries it, 100 dead-letters it, 101 replays it, and any other fails.
-SIGTERM and SIGINT stop in order, a second one at once; the exit code is 0, or 1 if a handler had to be abandoned.
+SIGTERM and SIGINT stop in order, a second one at once; the exit code is 1 if handlers were abandoned or all hung.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         ("--retry-transient", "NAME=N,..", "for transient failures: first=5,attempts=20"),
         ("--poison-queue", "ACCOUNT/QUEUE", "default QUEUE-poison"),
         ("--handler-timeout", "S", "seconds until it is cancelled (default never)"),
-        ("--end-when-stuck", "", "exit with 1 if hung handlers hold every slot"),
+        ("--end-when-stuck", "", "exit with 1 for a restart if all slots hang"),
         ("--claim-check", "URL", "blob store of large bodies (default: none)"),
         ("--ledger", "URL", "table store, to complete messages once"),
         ("--grace", "S", "seconds a stop waits for handlers (default 20)"),

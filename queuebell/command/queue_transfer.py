@@ -170,7 +170,7 @@ async def show(store: QueueStore, args: argparse.Namespace) -> int:
             print(f"failed as message {burial.id}" + (f", put under {burial.key}" if burial.key else ""))
             why = tamed(burial.reason.encode("utf-8", "replace"))
             times = "1 attempt" if burial.attempts == 1 else f"{burial.attempts} attempts"
-            back = "replayed here; it was a " if not where and burial.queue == args.queue else ""
+            back = "it was a " if not where and burial.queue == args.queue else ""
             print(f"{back}dead letter of {burial.queue} after {times}: {why}")
         for name, value in message.headers.items():
             print(f"{name}: {tamed(value.encode())}")

@@ -42,7 +42,7 @@ _OPTIONS: Final = (
     ("--postgres", "URL", "triggers from NOTIFY there"),
     ("--cluster", "NAME", "share the work with bridges on the same NATS"),
     ("--prefix", "TOKEN", "first token of subjects (default queuebell)"),
-    ("--ready-requires", "NAMES", "buses that /readyz needs (default all)"),
+    ("--ready-requires", "NAMES", "buses /readyz needs: nats,mqtt (default all)"),
     ("--azure-queue", "HOST:PORT", "serve Azure Queue Storage's REST API there"),
     ("--azure-cert", "FILE", "PEM certificates of the Azure endpoint"),
     ("--azure-key", "FILE", "PEM private key of the Azure endpoint"),

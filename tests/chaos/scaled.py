@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+import aiohttp
+
 from tests.chaos import pace
 from tests.chaos.pace import Promise
 from tests.chaos.row import Row
@@ -203,7 +205,7 @@ async def bridge_killed(site: Site) -> None:
             await until(ground._known, "the scaler is back")
             site.bridge.signal(signal.SIGUSR1)
             bodies = await site.put(1, tell=False)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, aiohttp.ServerDisconnectedError):
                 await site.trigger()
             assert await site.bridge.ended() == 9
             ready = await site.again()

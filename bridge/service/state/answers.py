@@ -49,6 +49,8 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     """Dead letters in its poison queue; None for a poison queue."""
     buried_age_ms: int | None = None
     """Age of that count; None if it is current."""
+    buried_in: str | None = None
+    """The poison queue, if it is not called ``QUEUE-poison``."""
     untold: dict[str, str] = {}
     """By field, of ``depth visible oldest_ms leased delayed buried``: why it is None or inexact."""
 

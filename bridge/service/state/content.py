@@ -59,6 +59,8 @@ def content(
     elif dead is not None:
         known["buried"] = dead.messages
         known["buried_age_ms"] = None if dead.at is None else round((now - dead.at) * 1000)
+        if dead.queue != work.queue + POISON_SUFFIX:
+            known["buried_in"] = dead.queue
     elif not work.queue.endswith(POISON_SUFFIX):
         untold["buried"] = NOBODY_COUNTED_BURIED
     return {**known, "untold": untold}

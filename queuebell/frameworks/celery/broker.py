@@ -125,7 +125,8 @@ class Broker:
     def purge(self, queue: str) -> int:
         """Remove the messages of a queue that no worker has, and return how many.
 
-        Delayed ones stay in stores that can only remove all, while a worker has a message or the store does not know.
+        Outside the bridge's own queues delayed ones stay, unless the store counts exactly and no worker has a message.
+        So do all of a paused queue while a worker has one.
         """
         store, ref = self._at(queue)
         removed = 0
@@ -336,8 +337,8 @@ async def _purge(ref: str, opened: QueueStore, _: object) -> int:
         await opened.clear(ref)
         return counts.visible + counts.invisible
     if received := (await opened.receive(ref, BATCH_MAX)).messages:
-        await opened.settle(ref, Settlement([Claim(each.id, each.pop_receipt) for each in received]))
-        return len(received)
+        settling = await opened.settle(ref, Settlement([Claim(each.id, each.pop_receipt) for each in received]))
+        return sum([each.ok for each in settling.delete])
     if not isinstance(opened, HttpStore):
         return 0
     with contextlib.suppress(Unsupported):

@@ -102,16 +102,18 @@ class Channel(virtual.Channel):
         properties.pop("delivery_tag", None)  # each delivery has its own
         key = properties.pop("put_id", None) or uuid.uuid4().hex
         body = msgspec.json.encode({**message, "properties": properties})
-        self.broker.put(queue, body, seconds_left(message), self._ttl(queue, properties), f"celery-{key}")
+        self.broker.put(queue, body, seconds_left(message), self._ttl(queue, message), f"celery-{key}")
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **_: Any) -> None:
         for queue in {binding.queue for binding in self.broker.table(exchange, fresh=True)}:
             self._put(queue, message)
 
-    def _ttl(self, queue: str, properties: dict[str, Any]) -> int:
+    def _ttl(self, queue: str, message: dict[str, Any]) -> int:
         limits = [self.broker.ttl_s[queue]] if queue in self.broker.ttl_s else []
-        with contextlib.suppress(TypeError, ValueError):
-            limits.append(_seconds(properties.get("expiration")))
+        # A worker revokes a task that comes too late; if the store removed it, its result would be pending for ever.
+        if not (message.get("headers") or {}).get("expires"):
+            with contextlib.suppress(TypeError, ValueError):
+                limits.append(_seconds(message["properties"].get("expiration")))
         return min(limits, default=NEVER)
 
     # -- queues and bindings ----------------------------------------------------------------------------------------

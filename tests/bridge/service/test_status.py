@@ -23,6 +23,7 @@ from queuebell.bridge.contract.wire import (
     StoreDepth,
     Subscription,
 )
+from queuebell.bridge.core.pending_work import CountedBuried
 from queuebell.bridge.observe.families import QueueCounts, QueueWorkers
 from queuebell.bridge.observe.metrics import Metrics
 from queuebell.bridge.observe.slices import at_once
@@ -264,11 +265,14 @@ def test_a_queue() -> None:
     rig, _ = busy()
     state = shown(status.describe(rig.scheduler, QUEUE, rig.now))
     assert state == {
-        **CONTENT, "buried": 4, "buried_age_ms": 1250, "untold": UNTOLD_HERE,
+        **CONTENT, "buried": 4, "buried_age_ms": 1250, "buried_in": None, "untold": UNTOLD_HERE,
         "queue": QUEUE, "paused": False, "gen": 3, "dirty": True, "sessions": 1, "unattended": None,
         "wakes": {"resync": 1, "trigger": 2}, "receives": {"total": 7, "empty": 2}, "wake_sources": {"trigger": 5},
         "triggers": 2, "jobs": {WORKS: shown(JOBS)}, "unannounced": 0,
     }  # fmt: skip
+    rig.work().buried = CountedBuried("a/graves", 4, rig.now)
+    assert status.describe(rig.scheduler, QUEUE, rig.now).buried_in == "a/graves"
+    rig.work().buried = CountedBuried(f"{QUEUE}-poison", 4, rig.now)
     assert [list(part) for part in (status.in_flight(rig.scheduler), status.scaled(rig.scheduler))] == [
         [(QUEUE, WORKS, 2)], [(SCALED, WORKERS)],
     ]  # fmt: skip

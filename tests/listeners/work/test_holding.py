@@ -93,7 +93,7 @@ class Site:
     ) -> None:
         self.store = HoldingStore(**capabilities)
         self.heard: list[tuple[Any, ...]] = []
-        self.elsewhere = False
+        self.elsewhere = self.cancels = False
         self.counts: Counter[str] = Counter()
         rules = Rules(
             batch=batch,
@@ -132,7 +132,9 @@ class Site:
     def hung(self, slots: int) -> None:
         self.heard.append(("hung", slots))
 
-    def others(self) -> bool:
+    def can_be_received(self) -> bool:
+        if self.cancels:
+            asyncio.get_running_loop().call_soon(cancel_others)
         return self.elsewhere
 
     # What a listener does.
@@ -428,21 +430,44 @@ async def test_a_message_that_came_with_a_wake_is_accepted_soon() -> None:
     await site.end()
 
 
-@simulated
-async def test_a_handler_that_somebody_cancels_before_its_first_step_is_given_back() -> None:
-    """When its lease would be renewed: nobody handles it. Its slot is free again, and a stop waits for nothing."""
-    site = Site(done)
-    (one,) = site.take(*several(1))
-    site.holding.start([one])
+def cancel_others() -> None:
+    """Cancel every task but the one that runs."""
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
-        task.cancel()
+        if task.get_name().startswith(("handle[", "still-running[")):
+            task.cancel()
+
+
+@pytest.mark.parametrize("batches", [False, True])
+@simulated
+async def test_a_handler_that_somebody_cancels_before_its_first_step_is_given_back(batches: bool) -> None:
+    """When its lease would be renewed: nobody handles it. Its slot is free again, and a stop waits for nothing."""
+    site = Site(batch(done) if batches else done)
+    site.holding.start(site.take(*several(2)))
+    cancel_others()
     await site.holding.drain(LEASE_S)
-    assert now() < 1.0 and site.holding.free() == 1
+    assert now() < 1.0 and site.holding.free() == 0
     await pass_time(LEASE_S / 2 + 1)
     site.holding.renew(asyncio.get_running_loop().time())
     await pass_time(1)
-    assert (site.holding.free(), site.counts["given_back"], len(site.holding)) == (2, 1, 0)
+    assert (site.holding.free(), site.counts["given_back"], len(site.holding)) == (2, 2, 0)
     await site.end()
+
+
+@simulated
+async def test_the_count_of_an_attempt_takes_no_slot_and_frees_none() -> None:
+    """Its call runs on and has the slot; somebody cancels the task before its first step."""
+    stubborn = Stubborn()
+    site = Site(stubborn, timeout=1.0)
+    site.cancels = True
+    site.work(message())
+    await pass_time(LEASE_S / 2 + 1)
+    assert (len(site.holding), site.holding.free(), site.store.named()) == (1, 1, [])
+    site.holding.renew(asyncio.get_running_loop().time())
+    await pass_time(1)
+    assert (site.holding.free(), site.counts["given_back"], len(site.holding)) == (1, 1, 0)
+    stubborn.release.set()
+    await site.end()
+    assert site.holding.free() == 2
 
 
 @pytest.mark.parametrize(("waiting", "free"), [(8, 2), (9, 1), (10, 0), (11, 0)])

@@ -69,6 +69,7 @@ _DELAYED: Final = said(
     "How many of the invisible messages were put or returned with a delay; null if the store does not report it."
 )
 _BURIED: Final = said("How many messages are in its poison queue; null if unknown.")
+_BURIED_IN: Final = said("The poison queue, if it has another name than QUEUE-poison; otherwise null.")
 _BURIED_AGE: Final = said("The age of that number; null if it is current.")
 _UNTOLD: Final = said("By field, why a number is null or lower than expected.")
 _AT_LEAST: Final = said("Whether there may be more messages than the depth shows.")
@@ -241,6 +242,7 @@ WORDS: Final[Words] = {
         "delayed": _DELAYED,
         "buried": _BURIED,
         "buried_age_ms": _BURIED_AGE,
+        "buried_in": _BURIED_IN,
         "untold": _UNTOLD,
         "paused": said("Whether the queue is paused, so that no messages are delivered."),
         "gen": _GEN,
@@ -438,6 +440,7 @@ WORDS: Final[Words] = {
         "delayed": _DELAYED,
         "buried": _BURIED,
         "buried_age_ms": _BURIED_AGE,
+        "buried_in": _BURIED_IN,
         "untold": _UNTOLD,
         "asked": said(
             "The explained event: a put for the bridge's own queues, otherwise a trigger.", enum=["trigger", "put"]

@@ -29,6 +29,7 @@ from queuebell.frameworks.celery.message import seconds_left
 from queuebell.frameworks.names import queue_name
 from tests.support.access import written
 from tests.support.command import ROOT, Serving, environment, serving
+from tests.support.moto import give_keys, moto
 from tests.support.processes import PATIENCE_S, free_port
 
 
@@ -195,6 +196,19 @@ def test_a_message_expires(place: Place, how: str) -> None:
     assert 29 <= (kept.expires_at - kept.inserted_at).total_seconds() <= 31
 
 
+def test_a_task_that_expires_is_kept_for_the_worker_that_revokes_it(place: Place) -> None:
+    """Whoever waits for its result would wait for ever. The limit of its queue counts all the same."""
+    late = {"task": "shop.charge", "expires": "2026-12-01T00:00:00+00:00"}
+    place.put(expiration=1, headers=late)
+    (kept,) = place.store.peek(f"{place.account}/orders")
+    assert kept.expires_at is None
+    place.queue = kombu.Queue("orders", kombu.Exchange("shop"), routing_key="orders", message_ttl=30)
+    place.put(expiration=1, headers=late)
+    (_, kept) = place.store.peek(f"{place.account}/orders")
+    assert kept.expires_at is not None
+    assert 29 <= (kept.expires_at - kept.inserted_at).total_seconds() <= 31
+
+
 def test_a_publish_that_is_repeated_puts_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Celery tries again after an unknown outcome; two publishes of the same are two messages all the same."""
     put, keys = Broker.put, list[str]()
@@ -292,6 +306,25 @@ def test_a_purge_leaves_what_a_worker_has(place: Place) -> None:
             if message is not None:
                 message.ack()
                 place.until(0, 0)
+
+
+@pytest.mark.rest
+def test_a_purge_of_a_store_with_rough_counts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits goes and is counted; what a worker has stays, and so does what is delayed."""
+    give_keys(monkeypatch)
+    later = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)).isoformat()
+    with moto() as server, place.connection(store=f"sqs://eu-central-1?endpoint={server.url}") as connection:
+        producer, queue = connection.Producer(), place.queue(connection)
+        for number in range(12):
+            headers = {"eta": later} if number > 9 else {}
+            producer.publish(
+                number, exchange=place.queue.exchange, routing_key="orders", declare=[place.queue], headers=headers
+            )
+        held = queue.get()
+        assert (queue.purge(), queue.get()) == (9, None)
+        held.requeue()
+        assert queue.get().payload == held.payload
+        assert queue.purge() == 0
 
 
 def test_the_queues_of_a_process_that_is_gone_are_removed(place: Place, bridge: Serving) -> None:

@@ -116,7 +116,7 @@ class Parser(argparse.ArgumentParser):
         """Exit with the usage and the message."""
         given, known = "", ""
         if (wrong := _INVALID(message)) is not None:
-            given, known = wrong[1] or wrong[3], wrong[2] or self.format_help()
+            given, known = wrong[1] or wrong[3], wrong[2] or " ".join(_OPTIONS(self.format_help()))
         near = difflib.get_close_matches(given, _WORDS(known), n=1)
         super().error(f"{message}; did you mean {near[0]}?" if near else message)
 
@@ -124,6 +124,7 @@ class Parser(argparse.ArgumentParser):
 _INVALID: Final = re.compile(
     r"invalid choice: '([^']*)' \(choose from (.*)\)|unrecognized arguments: (--[\w-]+)"
 ).search
+_OPTIONS: Final = re.compile(r"--\w[\w-]*").findall
 _WORDS: Final = re.compile(r"-{0,2}\w[\w-]*").findall
 
 

@@ -352,7 +352,7 @@ async def _delete(store: QueueStore, args: argparse.Namespace) -> int:
         count = sum(depth.visible + depth.invisible for depth in stood)
         return _tell(args, {"deleted": True, "messages": count}, f"deleted, with {count} messages")
     hint = f"; if the bridge still names it: queuebell queue forget {args.queue}" if args.partitions is None else ""
-    _tell(args, {"deleted": False, "exists": False}, f"does not exist{hint}")
+    _tell(args, {"deleted": False, "exists": False}, f"there is no such queue{hint}")
     return 1
 
 
@@ -428,7 +428,7 @@ async def _oldest_ms(store: QueueStore, queues: list[str]) -> int | None:
 
 def _counts(depth: Depth | None) -> tuple[dict[str, Any], str]:
     if depth is None:
-        return {"exists": False}, "does not exist"
+        return {"exists": False}, "there is no such queue"
     entry = {"exists": True, "visible": depth.visible, "invisible": depth.invisible}
     return entry, f"{depth.visible} visible, {depth.invisible} invisible"
 

@@ -42,7 +42,7 @@ async def run(store: QueueStore, args: argparse.Namespace) -> int:
         raise BadInput("bad_parameter", f"--after is from 0 to {DELAY_MS_MAX // 1000} seconds")
     depth = await store.depth(args.queue)
     if depth is None:
-        _tell(args, {"queue": args.queue, "exists": False}, f"{args.queue}: does not exist")
+        _tell(args, {"queue": args.queue, "exists": False}, f"{args.queue}: there is no such queue")
         return 1
     present = depth.visible + depth.invisible
     poison = args.queue + POISON_SUFFIX

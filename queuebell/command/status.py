@@ -193,7 +193,7 @@ def _show(bridge: str, wanted: list[str], *, as_json: bool) -> int:
         print(f"these are the listeners of {client.url} only; --bridge URL shows those of another bridge")
     _show_queues(queues, len(names))
     for name in unknown:
-        trouble(f"{name}: the bridge has no such queue: it saw no message, trigger or worker of it")
+        trouble(f"{name}: there is no such queue: the bridge saw no message, trigger or worker of it")
     return 0 if readiness.ready else 1
 
 

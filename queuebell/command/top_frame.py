@@ -233,7 +233,7 @@ def _one(view: OneQueue | None, queue: str, width: int, line: _Line) -> list[str
     lines = wrapped(queue, BOLD)
     row = None if view is None else view.row
     if view is None or row is None:
-        return [*lines, *wrapped("" if view is None else "the bridge has no such queue")]
+        return [*lines, *wrapped("" if view is None else "there is no such queue")]
     known = _row(Told(), row, chosen=False)
     words = ", ".join(f"{value} {head.lower()}" for head, value in zip(HEADS[2:7], known[2:7], strict=True))
     lines += wrapped(f"{words}; {row.triggers} triggers, {row.receives} receives, {row.empty} of them empty")

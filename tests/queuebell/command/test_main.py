@@ -162,6 +162,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["listen", "http://127.0.0.1:9", "a/q,a", "--exec", "true"], 2, "(given: 'a')"),
         (["queue", "putt"], 2, "; did you mean put?"),
         (["queue", "put", "a/q", "x", "--delay", "1"], 2, "; did you mean --delay-ms?"),
+        (["serve", "--port", "1"], 2, "unrecognized arguments: --port 1; did you mean --"),
         (
             ["queue", "put", "a/q", "--file", "/none"],
             2,

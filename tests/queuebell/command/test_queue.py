@@ -101,7 +101,7 @@ def test_queues_are_made_listed_cleared_and_deleted(bridge: Serving) -> None:
     assert bridge.client("queue", "list", "--prefix", "manage/") == "manage/q\n"
     bridge.client("queue", "put", "manage/q", "x", "y")
     assert bridge.client("queue", "delete", "manage/q") == "manage/q: deleted, with 2 messages\n"
-    assert bridge.client("queue", "depth", "manage/q", code=1) == "manage/q: does not exist\n"
+    assert bridge.client("queue", "depth", "manage/q", code=1) == "manage/q: there is no such queue\n"
     assert bridge.client("queue", "get", "manage/q", code=1) == ""
 
 
@@ -270,8 +270,8 @@ def test_poison_queues_are_named(bridge: Serving) -> None:
 def test_a_delete_of_nothing_says_so(bridge: Serving) -> None:
     """Exit code 1, as for a depth: a slip of the pen is not taken for done."""
     said = bridge.client("queue", "delete", "slip/q", code=1)
-    assert said.startswith("slip/q: does not exist") and "queuebell queue forget slip/q" in said
-    assert bridge.client("queue", "delete", "slip/many:2", code=1) == "slip/many:2: does not exist\n"
+    assert said.startswith("slip/q: there is no such queue") and "queuebell queue forget slip/q" in said
+    assert bridge.client("queue", "delete", "slip/many:2", code=1) == "slip/many:2: there is no such queue\n"
     told = json.loads(bridge.client("queue", "delete", "slip/q", "--json", code=1))
     assert told == {"queue": "slip/q", "deleted": False, "exists": False}
 

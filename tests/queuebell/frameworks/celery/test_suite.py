@@ -81,6 +81,16 @@ OTHERWISE = (
     "test_trace_log_arguments",
     "test_replaced_task_nesting_level_0",
 )
+UNKNOWN = "test_class_based_task_retried"
+"""Its task is unknown to the worker, whose loop ends with a KeyError; only with Redis is that a lost connection to
+kombu, and there the test fails, too."""
+OF_POOLS = {  # They fail with Redis, too.
+    "prefork": (),
+    # A worker answers nobody during a task.
+    "solo": ("test_active", "test_query_task", "(test_revoked and not test_revoked_by)", UNKNOWN),
+    # It has no processes, and looks whether a task has expired before that waits for a thread.
+    "threads": ("test_stats", "test_expired", UNKNOWN),
+}
 
 
 @pytest.mark.long
@@ -109,7 +119,7 @@ async def test_the_suite_of_celery(tmp_path: Path, pool: str) -> None:
                 "-p",
                 "no:timeout",  # its seconds are those of a machine that does nothing else
                 "-k",
-                " and ".join(f"not {name}" for name in OTHERWISE),
+                " and ".join(f"not {name}" for name in (*OTHERWISE, *OF_POOLS[pool])),
             )
             told = await asyncio.to_thread(ran, source, source, *words, *files, **place)
     assert "passed" in told

@@ -11,10 +11,11 @@ import asyncio
 import secrets
 
 from queuebell.bridge.contract.errors import BadInput
-from queuebell.bridge.contract.event import CloudQueueWorkDetected, check_event
+from queuebell.bridge.contract.event import NOT_BEFORE_MS_MAX, CloudQueueWorkDetected, check_event
 from queuebell.bridge.contract.names import split_reference
 from queuebell.bridge.contract.partitioning import Partitions, parse_queue
 from queuebell.command.client import add_client_arguments, bus_address, print_json
+from queuebell.command.options import seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", help="of a partitioned queue, the key of the messages")
     parser.add_argument("--size", type=int, default=1, metavar="N", help="how many messages were put (default 1)")
     parser.add_argument(
-        "--not-before-ms", type=int, default=0, metavar="MS", help="milliseconds until the messages become visible"
+        "--delay",
+        type=seconds(0, NOT_BEFORE_MS_MAX / 1000),
+        default=0.0,
+        metavar="S",
+        help="seconds until the messages become visible",
     )
     parser.add_argument("--id", help="id of this publish; use the same one only to repeat it")
     parser.add_argument("--source", help="name of the publisher (default: random)")
@@ -48,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
                 payload_size=-(-args.size // len(queues)),
                 id=id_ if len(queues) == 1 else f"{id_}-p{number}",
                 source=source,
-                not_before_ms=args.not_before_ms,
+                not_before_ms=round(args.delay * 1000),
                 traceparent=args.traceparent,
             )
         )

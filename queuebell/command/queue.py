@@ -31,7 +31,7 @@ from queuebell.bridge.queues.base import DELAY_MS_MAX, Depth, MessageState, Queu
 from queuebell.command import queue_history, queue_init, queue_transfer, queue_watch, replay
 from queuebell.command.client import BridgeClient, add_client_arguments, client_settings, print_json
 from queuebell.command.main import ActionParser, show_examples
-from queuebell.command.options import number
+from queuebell.command.options import seconds
 from queuebell.settings import DEFAULT_BRIDGE
 
 Action = Callable[[QueueStore, argparse.Namespace], Awaitable[int]]
@@ -42,7 +42,7 @@ _OF_PARTITIONS: Final = frozenset({"put", "get", "peek", "create", "clear", "del
 _SERVICE: Final = f"the bridge whose queues they are, without --store (default {DEFAULT_BRIDGE}; QUEUEBELL_BRIDGE)"
 _PUBLISHES: Final = f"{_SERVICE}; with --store: publish each put there"
 _EXAMPLES: Final = {
-    "put": ("billing/orders 'order 20'", "billing/orders 'order 20' --id order-20 --delay-ms 60000"),
+    "put": ("billing/orders 'order 20'", "billing/orders 'order 20' --id order-20 --delay 60"),
     "get": ("billing/orders", "billing/orders --max 10 --keep --json"),
     "peek": ("billing/orders-poison --json", "billing/orders --state later"),
     "show": ("billing/orders order-17", "billing/orders order-17 --json"),
@@ -56,7 +56,7 @@ _EXAMPLES: Final = {
     "pause": ("billing/orders",),
     "resume": ("billing/orders",),
     "depth": ("billing/orders --oldest", "billing/orders:8 --json"),
-    "replay": ("billing/orders-poison --dry-run", "billing/orders-poison --max 10 --after 60"),
+    "replay": ("billing/orders-poison --dry-run", "billing/orders-poison --max 10 --delay 60"),
 }
 _DONE: Final = 204
 _CONFLICT: Final = 409
@@ -92,18 +92,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--header", action="append", default=[], metavar="NAME=VALUE", help="a header of each message; repeatable"
     )
     put.add_argument(
-        "--delay-ms",
-        type=number(0, DELAY_MS_MAX),
-        default=0,
-        metavar="MS",
-        help="milliseconds until it becomes visible",
+        "--delay",
+        type=seconds(0, DELAY_MS_MAX / 1000),
+        default=0.0,
+        metavar="S",
+        help="seconds until it becomes visible",
     )
-    put.add_argument("--ttl-s", type=int, default=-1, metavar="S", help="seconds until it expires (default -1: never)")
+    put.add_argument("--ttl", type=int, default=-1, metavar="S", help="seconds until it expires (default -1: never)")
 
     get = action("get", "take messages: write each body on a line of its own, then delete it", queue_transfer.get)
     get.add_argument("--max", type=int, default=1, metavar="N", help="at most this many (default 1)")
     get.add_argument(
-        "--visibility-s",
+        "--visibility-timeout",
         type=float,
         default=30.0,
         metavar="S",

@@ -111,7 +111,7 @@ async def put(store: QueueStore, args: argparse.Namespace) -> int:
 
 
 def _given(body: bytes, args: argparse.Namespace) -> NewMessage:
-    return NewMessage(body, args.delay_ms, args.ttl_s, args.headers)
+    return NewMessage(body, round(args.delay * 1000), args.ttl, args.headers)
 
 
 async def _put_once(store: QueueStore, bodies: list[bytes], args: argparse.Namespace) -> int:
@@ -475,7 +475,7 @@ async def _of_each(args: argparse.Namespace, take: Callable[[str, int], Awaitabl
 async def _get(store: QueueStore, queue: str, limit: int, args: argparse.Namespace) -> int:
     left = limit
     while left > 0:
-        received = await store.receive(queue, min(left, BATCH_MAX), args.visibility_s)
+        received = await store.receive(queue, min(left, BATCH_MAX), args.visibility_timeout)
         if not received.messages:
             if left == limit and store.capabilities.pause and await store.paused(queue):
                 print(
@@ -486,7 +486,7 @@ async def _get(store: QueueStore, queue: str, limit: int, args: argparse.Namespa
             _write(message, args)
         sys.stdout.flush()
         if args.keep:
-            await _keep_leased(store, queue, received.messages, args.visibility_s)
+            await _keep_leased(store, queue, received.messages, args.visibility_timeout)
         else:
             await _delete(store, queue, [Claim(message.id, message.pop_receipt) for message in received.messages])
         left -= len(received.messages)

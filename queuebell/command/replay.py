@@ -18,6 +18,7 @@ from queuebell.bridge.producer.replay import ReplayOptions, ReplayResult, Replay
 from queuebell.bridge.queues.base import BATCH_MAX, DELAY_MS_MAX, QueueStore, StoredMessage
 from queuebell.bridge.storage.claim_check import ClaimCheck
 from queuebell.command.client import print_json, print_table
+from queuebell.command.options import seconds
 from queuebell.command.queue_transfer import putting
 
 
@@ -26,7 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="QUEUE", help="the queue to put them to (default: where each came from)")
     parser.add_argument("--id", action="append", default=[], metavar="ID", dest="ids", help="only these messages")
     parser.add_argument("--max", type=int, metavar="N", help="at most this many (default: all that are there now)")
-    parser.add_argument("--after", type=float, default=0.0, metavar="S", help="seconds until they become visible there")
+    parser.add_argument(
+        "--delay",
+        type=seconds(0, DELAY_MS_MAX / 1000),
+        default=0.0,
+        metavar="S",
+        help="seconds until they become visible there",
+    )
     parser.add_argument(
         "--plain", action="store_true", help="put only the body, for workers that do not use Queuebell's listener"
     )
@@ -38,8 +45,6 @@ async def run(store: QueueStore, args: argparse.Namespace) -> int:
     """Replay, and return 0; 1 if the queue does not exist or a wanted message stays."""
     if args.max is not None and args.max < 1:
         raise BadInput("bad_parameter", "--max is at least 1")
-    if not 0 <= args.after * 1000 <= DELAY_MS_MAX:
-        raise BadInput("bad_parameter", f"--after is from 0 to {DELAY_MS_MAX // 1000} seconds")
     depth = await store.depth(args.queue)
     if depth is None:
         _tell(args, {"queue": args.queue, "exists": False}, f"{args.queue}: there is no such queue")
@@ -54,7 +59,7 @@ async def run(store: QueueStore, args: argparse.Namespace) -> int:
         ids=frozenset(args.ids),
         most=args.max,
         to=args.to,
-        delay_ms=round(args.after * 1000),
+        delay_ms=round(args.delay * 1000),
         plain=args.plain,
     )
     async with putting(store, args, tell=args.bridge is not None) as target, contextlib.AsyncExitStack() as stack:

@@ -115,7 +115,7 @@ def test_a_wrong_configuration_is_refused_as_serve_would(
 def test_a_bridge_that_runs_is_judged(tmp_path: pathlib.Path) -> None:
     """Well at first; with work that nobody listens for, 1, and the queue is named, here and by status and explain."""
     with serving(tmp_path / "data") as bridge:
-        bridge.client("queue", "put", "billing/later", "x", "--delay-ms", "3600000")
+        bridge.client("queue", "put", "billing/later", "x", "--delay", "3600")
         assert "all is well" in bridge.client("check"), "what is due in an hour does not wait"
         bridge.client("publish", "elsewhere/orders")
         bridge.client("queue", "put", "billing/orders", "x")
@@ -466,6 +466,18 @@ def test_status_tells_workers_of_one_name_apart_and_shows_trouble(
     assert not any("hangs" in line for line in lines)
     rows = [line.split()[:3] for line in lines if line.startswith(("twin", "hook"))]
     assert rows == [["twin", "eeeeeeee", "websocket"], ["twin", "ffffffff", "websocket"], ["hook", "-", "webhook"]]
+
+
+def test_explain_names_where_the_dead_letters_are(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """A listener may have another poison queue than the usual one."""
+    facts: dict[str, object] = dict.fromkeys(("asked", "outcome", "summary"), "")
+    facts |= {"paused": False, "dirty": False, "gen": 0, "unattended": None, "trigger_adds": True, "sessions": []}
+    strange.answers |= {
+        "/v1/queues/a/b/explain": (200, {"queue": "a/b", **facts}),
+        "/v1/queues/a/b": (200, {"queue": "a/b", "buried": 2, "buried_in": "a/graves"}),
+    }
+    assert main(["explain", "a/b", "--bridge", strange.url]) == 0
+    assert "see why: queuebell queue replay --dry-run a/graves --store URL\n" in capsys.readouterr().out
 
 
 def test_two_bridges_are_judged_together(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:

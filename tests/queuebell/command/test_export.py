@@ -263,7 +263,7 @@ def test_the_command_puts_back_what_was_buried(bridge: Serving, tmp_path: pathli
 def test_a_replay_tells_a_named_bridge(bridge: Serving) -> None:
     """For a store elsewhere --bridge names who is to be told; here both are one, so that two triggers are counted."""
     bridge.client("queue", "put", "told/q-poison", "x")
-    bridge.client("queue", "replay", "told/q-poison", "--bridge", bridge.url, "--after", "0.001")
+    bridge.client("queue", "replay", "told/q-poison", "--bridge", bridge.url, "--delay", "0.001")
     queue, poison = json.loads(bridge.client("status", "told/q", "--json"))["queues"]
     assert queue["triggers"] >= 2
     assert (queue["queue"], poison["queue"]) == ("told/q", "told/q-poison")

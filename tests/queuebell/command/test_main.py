@@ -161,7 +161,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["queue", "depth", "a/q:0"], 2, "(given: 'a/q:0')"),
         (["listen", "http://127.0.0.1:9", "a/q,a", "--exec", "true"], 2, "(given: 'a')"),
         (["queue", "putt"], 2, "; did you mean put?"),
-        (["queue", "put", "a/q", "x", "--delay", "1"], 2, "; did you mean --delay-ms?"),
+        (["queue", "put", "a/q", "x", "--dely", "1"], 2, "; did you mean --delay?"),
         (["serve", "--port", "1"], 2, "unrecognized arguments: --port 1; did you mean --"),
         (
             ["queue", "put", "a/q", "--file", "/none"],

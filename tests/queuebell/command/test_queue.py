@@ -39,7 +39,7 @@ def test_put_of_many_lines_goes_in_batches(bridge: Serving) -> None:
 
 
 def test_options_stand_between_operands(bridge: Serving) -> None:
-    bridge.client("queue", "put", "between/q", "--header", "kind=gift", "one", "--ttl-s", "60", "two")
+    bridge.client("queue", "put", "between/q", "--header", "kind=gift", "one", "--ttl", "60", "two")
     assert bridge.client("queue", "peek", "between/q") == "one\ntwo\n"
     wrong = perform("queue", "put", "between/q", "one", "--nosuch", code=2).stderr
     assert wrong.startswith(b"usage: queuebell queue put ")
@@ -50,7 +50,7 @@ def test_get_deletes_what_it_wrote_unless_told_to_keep_it(bridge: Serving) -> No
     """Without --keep the message is gone; with it, it comes back when its lease ends."""
     bridge.client("queue", "put", "get/q", "one", "two", "three")
     assert bridge.client("queue", "get", "get/q", "--max", "2") == "one\ntwo\n"
-    assert bridge.client("queue", "get", "get/q", "--keep", "--visibility-s", "60") == "three\n"
+    assert bridge.client("queue", "get", "get/q", "--keep", "--visibility-timeout", "60") == "three\n"
     assert json.loads(bridge.client("queue", "depth", "get/q", "--json")) == {
         "queue": "get/q",
         "exists": True,
@@ -127,7 +127,7 @@ def test_a_queue_is_paused_and_resumed(bridge: Serving) -> None:
 def test_messages_are_shown_where_they_are(bridge: Serving) -> None:
     """What waits, is delayed or is leased, as bodies and as JSON; one by its id; of what is gone nothing."""
     bridge.client("queue", "put", "where/q", "first", "second", "--header", "name=value")
-    bridge.client("queue", "put", "where/q", "delayed", "--delay-ms", "90000", "--id", "order-7")
+    bridge.client("queue", "put", "where/q", "delayed", "--delay", "90", "--id", "order-7")
     receive = urllib.request.Request(
         f"{bridge.url}/v1/queues/where/q/receive", data=b"{}", headers={"Content-Type": JSON}
     )
@@ -209,7 +209,7 @@ def test_the_history_of_a_queue_is_shown(bridge: Serving) -> None:
     bridge.client("queue", "history", "past/none", code=1)
     bridge.client("queue", "watch", "past/none", code=1)
     assert bridge.client("queue", "watch", "past/q", "--once") == ""
-    bridge.client("queue", "put", "past/q", "third", "--id", "mine", "--delay-ms", "5000")
+    bridge.client("queue", "put", "past/q", "third", "--id", "mine", "--delay", "5")
     (event,) = map(json.loads, bridge.client("queue", "watch", "past/q", "--once", "--json").splitlines())
     assert (event["n"], event["what"], event["detail"]) == (1, "put", "visible in 5 s")
     assert event["id"] in bridge.client("queue", "watch", "past/q", event["id"], "--once")

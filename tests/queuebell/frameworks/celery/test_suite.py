@@ -87,7 +87,7 @@ kombu, and there the test fails, too."""
 OF_POOLS = {  # They fail with Redis, too.
     "prefork": (),
     # A worker answers nobody during a task.
-    "solo": ("test_active", "test_query_task", "(test_revoked and not test_revoked_by)", UNKNOWN),
+    "solo": ("test_active", "test_query_task", "(test_revoked and not simple_canvas)", UNKNOWN),
     # It has no processes, and looks whether a task has expired before that waits for a thread.
     "threads": ("test_stats", "test_expired", UNKNOWN),
 }

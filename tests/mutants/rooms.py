@@ -222,7 +222,9 @@ ROOMS: Final = (
     _room(
         "work",
         "listeners/work/*.py",
-        "listeners/work listeners/test_run.py bridge/observe conformance/test_attempts.py "
+        "listeners/work listeners/session listeners/wake listeners/test_run.py listeners/test_pause.py "
+        "listeners/test_store_limits.py listeners/test_listener.py listeners/test_pool.py "
+        "bridge/observe conformance/test_attempts.py "
         "services/test_jobs.py services/test_start_stop.py services/test_traces.py queuebell/test_testing.py",
     ),
     _room(

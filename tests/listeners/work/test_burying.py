@@ -16,6 +16,7 @@ import pytest
 from queuebell.bridge.contract.burial import Burial, is_burial, read_burial, write_burial
 from queuebell.bridge.contract.claim import is_claim, lost_claim, read_claim
 from queuebell.bridge.contract.errors import BadInput, StoreUnavailable
+from queuebell.bridge.contract.event import CloudQueueWorkDetected
 from queuebell.bridge.queues.base import Capabilities, NewMessage, PutReceipt
 from queuebell.bridge.storage.blobs.memory import MemoryBlobs
 from queuebell.bridge.storage.claim_check import ClaimCheck
@@ -24,6 +25,7 @@ from queuebell.listeners.work.claims import SWEEP_S
 from queuebell.listeners.work.invoke import Invoker
 from queuebell.listeners.work.retry import Failed
 from tests.listeners.rig import POISON, QUEUE, Store, listening, raising, run_until, settled
+from tests.support.fake_bridge import FakeBridge
 from tests.support.sim_loop import pass_time, simulated
 
 _names = itertools.count()
@@ -151,6 +153,39 @@ async def test_a_stop_in_the_midst_of_a_move_leaves_one(replays: bool, seconds: 
 
 
 @simulated
+async def test_a_dead_letter_says_how_its_attempts_ended() -> None:
+    """The last 16 of them, and of the last one the class of its exception and the traceback."""
+    (facts,) = await buried(Store(), b"x", max_attempts=18)
+    assert [(each.attempt, each.reason) for each in facts.history] == [
+        (number, "ValueError: this one is bad: x") for number in range(3, 19)
+    ]
+    assert (facts.attempts, facts.error, facts.failure) == (18, "ValueError", "exhausted")
+    assert facts.trace is not None and "in failing\n" in facts.trace
+    assert facts.trace.endswith("ValueError: this one is bad: x\n")
+
+
+@pytest.mark.parametrize("how", ["within", "from", "from None"])
+@simulated
+async def test_a_burial_by_the_handler_names_its_cause(how: str) -> None:
+    """The exception that it came from, or was raised within; not one that the handler hides."""
+
+    async def refuse(message: Message) -> None:
+        try:
+            int(message.text())
+        except ValueError as error:
+            if how == "within":
+                raise Bury("no number")  # noqa: B904 - as users write it
+            raise Bury("no number") from (error if how == "from" else None)
+
+    (facts,) = await buried(Store(), b"x", handler=refuse)
+    assert (facts.reason, facts.failure, facts.attempts) == ("no number", "poisoned", 1)
+    if how == "from None":
+        assert (facts.error, facts.trace) == (None, None)
+    else:
+        assert facts.error == "ValueError" and facts.trace is not None and "int(message.text())" in facts.trace
+
+
+@simulated
 async def test_a_store_that_refuses_the_facts_gets_the_body() -> None:
     """Whatever it has against them: the message is buried bare, at the first attempt, and that is counted."""
     store = Store()
@@ -171,10 +206,18 @@ async def test_a_store_that_refuses_the_facts_gets_the_body() -> None:
 
 @simulated
 async def test_a_replay_waits_as_long_as_the_supervisor_says() -> None:
-    store = Store()
+    """So does its trigger."""
+    store, bridge, told = Store(), FakeBridge(), list[CloudQueueWorkDetected]()
+
+    async def publish(events: Sequence[CloudQueueWorkDetected]) -> None:
+        told.extend(events)
+
+    bridge.publish = publish  # type: ignore[method-assign]
     (facts,) = await buried(store, b"x", max_attempts=1)
     assert facts.error == "ValueError"
-    await run_until(listening(store, Supervisor(Replay(after=60)), POISON), 1, "replayed", POISON)
+    await run_until(listening(store, Supervisor(Replay(after=60)), POISON, bridge=bridge), 1, "replayed", POISON)
+    (event,) = told
+    assert event.queue == QUEUE and 60_000 <= event.not_before_ms <= 60_010, "by the store's clock"
     assert (await store.depth(QUEUE)).visible == 0
     await pass_time(61)
     assert (await store.depth(QUEUE)).visible == 1

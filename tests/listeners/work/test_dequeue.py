@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from queuebell.bridge.contract.errors import StoreUnavailable
-from queuebell.bridge.contract.wire import Bye, CarriedMessage, ListenerHeartbeat, encode_frame
-from queuebell.bridge.queues.base import StoredMessage
+from queuebell.bridge.contract.wire import Bye, CarriedMessage, EmptyReceive, Hello, ListenerHeartbeat, encode_frame
+from queuebell.bridge.queues.base import NewMessage, StoredMessage
 from queuebell.listeners import Failure, Message, Retry
 from queuebell.listeners.work.lease import carried_message
 from tests.listeners.rig import POISON, QUEUE, Store, hanging, listening, raising, run_until, settled
@@ -47,6 +47,53 @@ async def test_the_bridge_hears_which_handler_runs_long() -> None:
         gate.set()
         await pass_time(8)
         assert b"running" not in encode_frame(bridge.beats[-1])
+
+
+@simulated
+async def test_an_empty_receive_says_when_more_becomes_visible() -> None:
+    """The end of another client's lease, unless a check is due before it; what is delayed. A heartbeat counts it."""
+    store, bridge = Store(), FakeBridge()
+
+    async def handle(message: Message) -> None: ...
+
+    async def told() -> int | None:
+        bridge.wake(QUEUE)
+        return (await bridge.until(EmptyReceive, len(bridge.of(EmptyReceive)) + 1))[-1].next_visible_in_ms
+
+    async with listening(store, handle, bridge=bridge) as listener:
+        await bridge.until(ListenerHeartbeat)
+        await store.fill(b"another's")
+        await store.receive(QUEUE, 1, 60.0)
+        assert await told() == 60_000
+        await pass_time(10)
+        assert await told() is None
+        await store.put(QUEUE, [NewMessage(b"later", 30_000)])
+        assert await told() == 30_000
+        await bridge.until(ListenerHeartbeat, len(bridge.beats) + 2)
+        depth = [depth for beat in bridge.beats if (depth := beat.queues[QUEUE].depth) is not None][-1]
+        assert (depth.visible, depth.invisible) == (0, 2)
+        figures = listener.state().queues[QUEUE]
+        assert (figures.empty_receives, figures.total_receives) == (3, 3)
+
+
+@simulated
+async def test_a_carried_message_is_leased_for_as_long_as_its_wake_says() -> None:
+    """Until the store has accepted it (O7). A worker that comes back says how many slots are free."""
+    store, bridge = Store(), FakeBridge()
+
+    async def handle(message: Message) -> None:
+        await pass_time(100)
+
+    async with listening(store, handle, bridge=bridge) as listener:
+        await bridge.until(ListenerHeartbeat)
+        store.settling = [hanging()] * 9
+        bridge.wake(QUEUE, messages=[msgspec.structs.replace(carried("x"), visible_in_ms=20_000)])
+        (left,) = (await bridge.until(ListenerHeartbeat, len(bridge.beats) + 1))[-1].leases[QUEUE]
+        assert 10_000 <= left <= 20_000
+        bridge.cut()
+        first, again = await bridge.until(Hello, 2)
+        assert (first.queues[0].free, again.queues[0].free) == (None, 31)
+        listener.signalled(2)
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("nobody there"), RuntimeError("a defect in an adapter")])

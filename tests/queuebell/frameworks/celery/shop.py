@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from pathlib import Path
@@ -17,7 +18,7 @@ LEASE_S = 6
 FOLDER = Path(os.environ["FOLDER"])
 
 app: Any = Celery("shop", broker=os.environ["BROKER"], backend=f"file://{FOLDER}")
-app.conf.broker_transport_options = {"visibility_timeout": LEASE_S}
+app.conf.broker_transport_options = {"visibility_timeout": LEASE_S, **json.loads(os.environ.get("STORE", "{}"))}
 if os.environ["BROKER"].startswith("sqs:"):
     app.conf.broker_transport_options |= {"is_secure": False, "region": "us-east-1"}
 if os.environ["BROKER"].startswith("redis:"):

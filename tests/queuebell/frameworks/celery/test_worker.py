@@ -19,6 +19,7 @@ a killed worker loses its task                               the same
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import json
@@ -27,7 +28,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,9 @@ import pytest
 import redis
 from azure.storage.queue import QueueClient
 
+from tests.support import postgres
 from tests.support.azurite import ACCOUNT, API_VERSION, KEY, azurite_queue, connection_string
-from tests.support.command import ROOT, environment, serving
+from tests.support.command import ROOT, environment, perform, serving
 from tests.support.moto import give_keys, moto
 from tests.support.processes import PATIENCE_S, until
 from tests.support.redis import RedisServer
@@ -48,10 +50,10 @@ SHOP = "tests.queuebell.frameworks.celery.shop"
 class Shop:
     """A broker, and workers beside it."""
 
-    def __init__(self, broker: str, folder: Path) -> None:
+    def __init__(self, broker: str, folder: Path, **options: str) -> None:
         self.folder = folder
         self.url = broker.replace("queuebell", "http", 1)
-        self.place = {"BROKER": broker, "FOLDER": str(folder)}
+        self.place = {"BROKER": broker, "FOLDER": str(folder), "STORE": json.dumps(options)}
         os.environ.update(self.place)
         self.tasks: Any = importlib.reload(importlib.import_module(SHOP))
 
@@ -96,10 +98,10 @@ class Shop:
 
 
 @contextlib.contextmanager
-def opened(broker: str, folder: Path) -> Iterator[Shop]:
+def opened(broker: str, folder: Path, **options: str) -> Iterator[Shop]:
     """Open a shop, and leave nothing of it in this process."""
     folder.mkdir()
-    shop = Shop(broker, folder)
+    shop = Shop(broker, folder, **options)
     yield shop
     shop.tasks.app.close()
     kombu.pools.reset()
@@ -107,7 +109,7 @@ def opened(broker: str, folder: Path) -> Iterator[Shop]:
 
 @pytest.fixture(autouse=True)
 def environment_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BROKER", "FOLDER"):
+    for name in ("BROKER", "FOLDER", "STORE"):
         monkeypatch.setenv(name, "")
 
 
@@ -170,6 +172,70 @@ def test_who_is_told_to_stop_or_killed(shop: Shop, pool: str) -> None:
         with shop.worker(pool):
             lost.get(timeout=PATIENCE_S)
     assert len(shop.lines("begins third")) == 2 and len(shop.lines("ends third")) == 1
+
+
+@contextlib.asynccontextmanager
+async def another_store(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """Start a store, and yield its address."""
+    if kind == "redis":
+        async with RedisServer(folder / "redis") as redis_server:
+            yield redis_server.url()
+    elif kind == "sqs":
+        give_keys(monkeypatch)
+        with moto() as moto_server:
+            yield f"sqs://eu-central-1?endpoint={moto_server.url}"
+    elif kind == "azure":
+        with azurite_queue(folder) as azurite_server:
+            monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", connection_string(azurite_server.url))
+            yield f"azure:?api_version={API_VERSION}"
+    else:
+        with postgres.running() as postgres_server:
+            await asyncio.to_thread(perform, "queue", "init", postgres_server.url())
+            yield postgres_server.url()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("sqs", marks=pytest.mark.rest),
+        pytest.param("postgres", marks=pytest.mark.system),
+        *(pytest.param(kind, marks=[pytest.mark.system, pytest.mark.long]) for kind in ("azure", "redis")),
+    ],
+)
+async def test_a_worker_on_each_store(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, for later, requeued, retried, rejected; beyond its lease once, after a kill again."""
+    async with another_store(kind, tmp_path, monkeypatch) as store:
+        await asyncio.to_thread(work_on, store, tmp_path)
+
+
+def work_on(store: str, folder: Path) -> None:
+    """Have two workers do tasks from a store, and kill the first."""
+    with serving(folder / "data") as bridge:
+        broker = bridge.url.replace("http", "queuebell", 1)
+        with opened(broker, folder / "shop", store=store, account=ACCOUNT) as shop:
+            tasks = shop.tasks
+            with shop.worker("prefork", 2) as first:
+                later = tasks.add.apply_async((3, 4), countdown=2)
+                held = tasks.hold.delay("long", tasks.LEASE_S + 1)
+                tasks.never.delay()
+                for task in (tasks.again, tasks.retried):
+                    task.delay().get(timeout=PATIENCE_S)
+                assert later.get(timeout=PATIENCE_S) == 7
+                held.get(timeout=PATIENCE_S)
+                lost = tasks.hold.delay("lost", 1)
+                while not shop.lines("begins lost"):
+                    assert first.poll() is None
+                os.killpg(first.pid, signal.SIGKILL)
+            with shop.worker("prefork") as second:
+                lost.get(timeout=PATIENCE_S)
+                second.send_signal(signal.SIGTERM)
+                assert second.wait(PATIENCE_S) == 0
+            counts = [len(shop.lines(*words.split())) for words in ("add", "begins long", "begins lost", "ends lost")]
+            assert counts == [1, 1, 2, 1]
+            assert shop.lines("again") == ["again False", "again True"]
+            assert shop.lines("retried") == ["retried 0", "retried 1"]
+            said = perform("queue", "get", store, f"{ACCOUNT}/celery-poison", "--json").stdout
+            assert b"rejected by the worker" in said
 
 
 @pytest.mark.rest

@@ -15,7 +15,7 @@ FOLDER = Path(os.environ["FOLDER"])
 
 LEASE_S = 6
 """Shorter than what `hold` is asked for; longer than a busy machine may stop a worker."""
-broker: Any = QueuebellBroker(os.environ["STORE"], visibility_timeout=LEASE_S)
+broker: Any = QueuebellBroker(os.environ["STORE"], bridge=os.environ["BRIDGE"], visibility_timeout=LEASE_S)
 dramatiq.set_broker(broker)
 
 

@@ -22,6 +22,7 @@ from queuebell.bridge.contract.errors import BadInput, BadQueueReference
 from queuebell.bridge.producer.blocking import BlockingStore
 from queuebell.frameworks.dramatiq import QueuebellBroker
 from tests.support.command import ROOT, Serving, environment, serving
+from tests.support.moto import give_keys, moto
 from tests.support.processes import PATIENCE_S, free_port
 
 SHOP = "tests.queuebell.frameworks.dramatiq.shop"
@@ -153,10 +154,16 @@ def worker(place: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def test_workers_of_dramatiq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["embedded", "sqs"])
+def test_workers_of_dramatiq(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, later, beyond the lease, retried and dead-lettered; told to stop, and killed with work in hand."""
-    with serving(tmp_path / "data") as bridge, BlockingStore(bridge.url) as store:
-        place = {"STORE": bridge.url, "FOLDER": str(tmp_path)}
+    give_keys(monkeypatch)
+    with serving(tmp_path / "data") as bridge, contextlib.ExitStack() as opened:
+        where = bridge.url
+        if kind == "sqs":
+            where = f"sqs://eu-central-1?endpoint={opened.enter_context(moto()).url}"
+        store = opened.enter_context(BlockingStore(where))
+        place = {"STORE": where, "BRIDGE": bridge.url, "FOLDER": str(tmp_path)}
         for name, value in place.items():
             monkeypatch.setenv(name, value)
         shop: Any = importlib.reload(importlib.import_module(SHOP))
@@ -184,7 +191,7 @@ def test_workers_of_dramatiq(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert written("ends last")
         lines = (tmp_path / "lines").read_text().splitlines()
         assert [lines.count(line) for line in ("begins long", "ends long", "fails", "begins last")] == [1, 1, 2, 1]
-        (buried,) = store.peek("dramatiq/default-poison")
+        (buried,) = store.receive("dramatiq/default-poison").messages
         assert b"rejected by the worker: ValueError: no price" in buried.body
         with worker(place) as process:
             shop.hold.send("killed", 1)

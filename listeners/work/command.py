@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-from typing import Final
 
 import msgspec
 
@@ -17,9 +15,6 @@ DELETE = 0
 RETRY = 75
 BURY = 100
 REPLAY = 101
-PIPE_BYTES: Final = 65536
-"""What a pipe holds: one read of so much brings all that an ended command has written."""
-LINE_MAX: Final = 300
 
 
 class CommandFailed(Exception):
@@ -29,9 +24,8 @@ class CommandFailed(Exception):
 class Command:
     """Runs ``/bin/sh -c`` with the body on standard input, in its own process group.
 
-    Exit code 0 is done; 75 raises `Retry`, 100 `Bury`, 101 `Replay`, any other `CommandFailed`; the reason of the last
-    and of `Bury` ends with the last line that it wrote to standard error. When it is cancelled the whole group is
-    killed, so that no grandchild goes on with a message that another worker will get.
+    Exit code 0 is done; 75 raises `Retry`, 100 `Bury`, 101 `Replay`, any other `CommandFailed`. When it is cancelled
+    the whole group is killed, so that no grandchild goes on with a message that another worker will get.
     """
 
     def __init__(self, line: str) -> None:
@@ -41,18 +35,17 @@ class Command:
 
     async def __call__(self, message: Message) -> None:
         """Handle one message."""
-        # Its own pipes: asyncio's would be awaited to their end, and processes that the command leaves may hold them.
-        with contextlib.ExitStack() as unless_started:
-            errors = StandardError()
-            unless_started.callback(os.close, errors.written)
-            stdin, body = os.pipe()
-            unless_started.callback(os.close, stdin)
+        # Its own pipe: asyncio's would be awaited to its end, and processes that the command leaves may hold it open.
+        stdin, body = os.pipe()
+        try:
             feeding, _ = await asyncio.get_running_loop().connect_write_pipe(
                 asyncio.BaseProtocol, os.fdopen(body, "wb", buffering=0)
             )
-            its_own = unless_started.pop_all()
+        except BaseException:
+            os.close(stdin)
+            raise
         try:
-            process = await self._start(message, stdin, errors.written, its_own)
+            process = await self._start(message, stdin)
             # A command need not read its input.
             feeding.write(message.body)
             feeding.write_eof()
@@ -67,22 +60,20 @@ class Command:
             # all is written.
             if feeding.get_write_buffer_size() or not feeding.is_closing():
                 feeding.abort()
-        code, why = process.returncode, errors.last_line()
+        code = process.returncode
         if code == DELETE:
             return
         if code == RETRY:
             raise Retry
         if code == BURY:
-            raise Bury(f"the command ended with exit code {BURY}{why}")
+            raise Bury(f"the command ended with exit code {BURY}")
         if code == REPLAY:
             raise Replay
         if code is not None and code < 0:
-            raise CommandFailed(f"the command was ended by {_signal_name(-code)}{why}")
-        raise CommandFailed(f"the command ended with exit code {code}{why}")
+            raise CommandFailed(f"the command was ended by {_signal_name(-code)}")
+        raise CommandFailed(f"the command ended with exit code {code}")
 
-    async def _start(
-        self, message: Message, stdin: int, stderr: int, its_own: contextlib.ExitStack
-    ) -> asyncio.subprocess.Process:
+    async def _start(self, message: Message, stdin: int) -> asyncio.subprocess.Process:
         burial = {} if message.burial is None else {"QUEUEBELL_BURIAL": msgspec.json.encode(message.burial).decode()}
         # OpenTelemetry's names for a context in a process's environment: upper case.
         context = {} if tracing.on is None else {name.upper(): text for name, text in tracing.on.carried().items()}
@@ -92,7 +83,6 @@ class Command:
                 "-c",
                 self._line,
                 stdin=stdin,
-                stderr=stderr,
                 start_new_session=True,
                 env={
                     **os.environ,
@@ -105,8 +95,8 @@ class Command:
             ),
             name=f"queuebell-command:{message.id}",
         )
-        # Not here: cancelled twice, this would close the command's ends before it has them.
-        starting.add_done_callback(lambda _: its_own.close())
+        # Not here: cancelled twice, this would close it before the command has it.
+        starting.add_done_callback(lambda _: os.close(stdin))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -117,46 +107,6 @@ class Command:
             if not starting.cancelled() and starting.exception() is None:
                 await starting.result().wait()  # its end is seen here, or by nobody if the loop ends now
             raise
-
-
-class StandardError:
-    """The standard error of one command: passed on to this process's own, with the last lines remembered.
-
-    It ends when nobody has it open any more. Processes that the command leaves behind can write to it for as long as
-    the worker runs.
-    """
-
-    def __init__(self) -> None:
-        self._reading, self.written = os.pipe()
-        os.set_blocking(self._reading, False)
-        self._tail = b""
-        self._open = True
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._reading, self._pass_on)
-
-    def last_line(self) -> str:
-        """Return a colon and the last line written so far, or nothing."""
-        self._pass_on()
-        self._pass_on()  # it may be the end
-        lines = self._tail.decode(errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f": {last[:LINE_MAX]}" if last else ""
-
-    def _pass_on(self) -> None:
-        if not self._open:
-            return
-        try:
-            part = os.read(self._reading, PIPE_BYTES)
-        except BlockingIOError:
-            return
-        if not part:
-            self._open = False
-            self._loop.remove_reader(self._reading)
-            os.close(self._reading)
-            return
-        with contextlib.suppress(OSError):  # its reader has gone
-            os.write(2, part)
-        self._tail = (self._tail + part)[-4 * LINE_MAX :]
 
 
 def _kill_started(starting: asyncio.Task[asyncio.subprocess.Process]) -> None:

@@ -277,11 +277,13 @@ class Holding:
         task = self._loop.create_task(work, name=name)
         self._tasks.add(task)  # `_handle` takes it out; a callback would cost each message another turn of the loop
         for held in helds:
-            held.task = task
+            held.task, held.begun = task, False
 
     async def _handle(self, helds: list[Held], decided_before: Verdict | None = None) -> None:
         """Handle messages; of one that was decided before, which takes no slot, see to the end."""
         busy = 0 if decided_before else len(helds)
+        for held in helds:
+            held.begun = True
         try:
             if decided_before is not None:
                 await self._carry_out(helds[0], decided_before)
@@ -490,11 +492,8 @@ class Holding:
         """Ask for longer leases where half of their time has passed, as `renewals` says when."""
         for number in self.renewals.due(now):
             held = self._held.get(number)
-            if held is not None and held.task in self._tasks and held.task.done():
-                # Cancelled before its first step, by somebody else: nobody handles this message.
-                self.running -= not held.handler_ended  # a task of `_pause_over` takes no slot
+            if held is not None and self._never_begins(held):
                 self.give_back([held])
-                self._room_later()
             elif held is not None:
                 self._settlements.add(Act.EXTEND, held, self.visibility.seconds)
 
@@ -550,8 +549,19 @@ class Holding:
     def _cancel_handler(self, held: Held) -> None:
         # Not of a batch: its call is about other messages, too.
         if held.task is not None and not held.task.done() and not self._invoker.batch:
-            held.task.add_done_callback(self._tasks.discard)  # it may not have begun, and then it never runs
             held.task.cancel()
+        self._never_begins(held)
+
+    def _never_begins(self, held: Held) -> bool:
+        """Free the slot of a message whose task was cancelled before its first step; return whether it was."""
+        task = held.task
+        if task is None or held.begun or not (task.done() or task.cancelling()):
+            return False
+        held.begun = True  # its slot is free
+        self.running -= not held.handler_ended  # a task of `_pause_over` takes none
+        self._tasks.discard(task)
+        self._room_later()
+        return True
 
     # The end --------------------------------------------------------------------------------------------------------
 

@@ -46,6 +46,8 @@ class Held:
     receipt: str = dataclasses.field(init=False)
     """Always the newest: read when a settlement leaves, never when it was asked for."""
     task: asyncio.Task[None] | None = None
+    begun: bool = False
+    """The task has made its first step; one that is cancelled before makes none."""
     handler_ended: bool = False
     """Its handler has ended: if it is released now, because the listener stops, the attempt counts."""
     concluded: bool = False

@@ -139,7 +139,9 @@ class Broker:
         """Delete a queue, its messages and its bindings."""
         store, ref = self._at(queue)
         self.unbind(each for each in self._read(None) if each.queue == queue)
-        store.run(f"delete {ref}", lambda opened, _: opened.delete(ref))  # kombu deletes a queue of replies twice
+        store.run(f"delete {ref}", lambda opened, _: opened.delete(ref))
+        self._transient.pop(queue, None)
+        self.ttl_s.pop(queue, None)
 
     def put(self, queue: str, body: bytes, delay_s: float, ttl_s: int, key: str) -> None:
         """Put a message; under its key, so that a repeated call adds no second one, where the store can."""

@@ -157,6 +157,9 @@ class Channel(virtual.Channel):
             self.state.queue_bindings_delete(queue)
             self.broker.delete(queue)
 
+    def after_reply_message_received(self, queue: str) -> None:
+        """Do nothing: a queue of replies was deleted when its consumer ended."""
+
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
         self.broker.bind(exchange, routing_key, pattern, queue)
 

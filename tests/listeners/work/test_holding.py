@@ -34,6 +34,7 @@ from tests.listeners.work.test_settlements import NOON, Scripted, now
 from tests.support.sim_loop import pass_time, simulated
 
 # Private: `_overdue`: a thread that outlives its message, without a real stuck thread.
+# Private: `_lease_lost`: a loss in the turn of a start.
 
 
 async def hang(_: Message) -> None:
@@ -450,6 +451,26 @@ async def test_a_handler_that_somebody_cancels_before_its_first_step_is_given_ba
     site.holding.renew(asyncio.get_running_loop().time())
     await pass_time(1)
     assert (site.holding.free(), site.counts["given_back"], len(site.holding)) == (2, 2, 0)
+    await site.end()
+
+
+@pytest.mark.parametrize("somebody", [True, False])
+@simulated
+async def test_a_lease_that_is_lost_before_the_first_step_frees_the_slot(somebody: bool) -> None:
+    """Whoever cancelled the handler: somebody else, or the loss in the turn of its start."""
+    site = Site(done)
+    (held,) = site.take(message())
+    site.store.seconds, site.store.script = 1.0, [refusing("extend")]
+    await pass_time(LEASE_S / 2 + 1)
+    site.holding.renew(asyncio.get_running_loop().time())
+    await pass_time(0.5)
+    site.holding.start([held])
+    if somebody:
+        cancel_others()
+    else:
+        site.holding._lease_lost(held, NOT_FOUND)
+    await pass_time(LEASE_S)
+    assert (site.holding.running, site.holding.free(), len(site.holding)) == (0, 2, 0)
     await site.end()
 
 

@@ -74,6 +74,10 @@ async def test_an_empty_receive_says_when_more_becomes_visible() -> None:
         assert (depth.visible, depth.invisible) == (0, 2)
         figures = listener.state().queues[QUEUE]
         assert (figures.empty_receives, figures.total_receives) == (3, 3)
+        await store.fill(b"x")
+        bridge.wake(QUEUE)
+        await settled(listener, 1)
+        assert listener.state().queues[QUEUE].total_receives == 4, "fewer than it asked for: there are no more"
 
 
 @simulated

@@ -226,7 +226,7 @@ async def test_a_cleared_queue_does_not_lengthen_leases() -> None:
         await store.clear(QUEUE)
         await pass_time(10)
         state = listener.state().queues[QUEUE]
-        assert (state.too_short, state.visibility_s, state.active_handlers) == (0, 4.0, 0)
+        assert (state.too_short, state.visibility_s, state.active_handlers, state.lost_leases) == (0, 4.0, 0, 1)
     await store.close()
 
 

@@ -230,7 +230,7 @@ def _take_address(args: argparse.Namespace) -> None:
             raise BadInput(
                 "bad_parameter",
                 f"{args.action} takes one queue; a text before the queue is the address of a store, "
-                f"as in http://HOST:PORT (given: {first})",
+                f"as in http://HOST:PORT (given: {first})" + ("; --file names a file" if hasattr(args, "file") else ""),
             )
         return
     if args.store is not None:

@@ -36,6 +36,7 @@ def test_put_of_many_lines_goes_in_batches(bridge: Serving) -> None:
     assert bridge.client("queue", "get", bridge.url, "many/q", "--max", "1000") == text
     assert b"named twice" in perform("queue", "get", bridge.url, "many/q", "--store", bridge.url, code=2).stderr
     assert b"takes one queue" in perform("queue", "clear", "many/q", "many/r", code=2).stderr
+    assert b"(given: many/q); --file names a file" in perform("queue", "export", "many/q", "f.jsonl", code=2).stderr
 
 
 def test_options_stand_between_operands(bridge: Serving) -> None:

@@ -456,16 +456,39 @@ def test_status_tells_workers_of_one_name_apart_and_shows_trouble(
         {"listener": "twin", "instance": "f" * 32, "queue": None, "state": "silent", "detail": "is silent"},
         {"listener": "twin", "instance": "f" * 32, "queue": "a/c", "state": "stuck", "detail": "hangs"},
     ]
+    counts = {"count": 1, "first_ms": 1, "last_ms": 1}
+    refused = [
+        {"queue": queue, "listener": "old", "code": "c", "detail": f"refused {why}", **counts}
+        for queue, why in (("a/b", "here"), ("", "unread"), ("a/c", "elsewhere"))
+    ]
     strange.answers |= {
         "/v1/listeners": (200, {"listeners": [*twins, {"listener": "hook", "channel": "webhook", "queues": queues}]}),
-        "/v1/findings": (200, {"sessions": trouble}),
+        "/v1/findings": (200, {"sessions": trouble, "rejected": refused}),
     }
     assert main(["status", "a/b", "--bridge", strange.url]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "  tw\\x1bin eeeeeeee on a/b: fails" in lines and "  twin ffffffff: is silent" in lines
-    assert not any("hangs" in line for line in lines)
+    assert not any("hangs" in line or "elsewhere" in line for line in lines)
+    assert {"  a/b: refused here", "  refused unread"} <= {*lines}
     rows = [line.split()[:3] for line in lines if line.startswith(("twin", "hook"))]
     assert rows == [["twin", "eeeeeeee", "websocket"], ["twin", "ffffffff", "websocket"], ["hook", "-", "webhook"]]
+
+
+def test_what_failed_is_shown_by_its_class(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:
+    """Most frequent first; a step that began before the history did is not named so."""
+    times = [f"2026-12-01T0{hour}:00:00.000Z" for hour in range(4)]
+    failed = zip(times, ("OSError", "ValueError", "OSError", "OSError"), (1, 2, 4, 1), strict=True)
+    strange.answers["/v1/queues/a/b/history"] = 200, {
+        "span": "1h", "step_s": 60, "now": times[3], "kept": True, "since": times[1], "rows": [],
+        "failures": [{"at": at, "failure": name, "count": count} for at, name, count in failed],
+        "marks": [{"at": times[2], "what": "paused", "by": "clerk"}],
+    }  # fmt: skip
+    assert main(["queue", "history", "a/b", "--bridge", strange.url]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        f"failed with OSError: 6 attempts; the first in the 5 minutes from {times[1]}, the last from {times[3]}",
+        f"failed with ValueError: 2 attempts; the first in the 5 minutes from {times[1]}, the last from {times[1]}",
+        f"{times[2]} paused by clerk",
+    ]
 
 
 def test_explain_names_where_the_dead_letters_are(strange: Strange, capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,8 @@ def test_import_names_the_line_that_is_wrong(bridge: Serving, line: bytes) -> No
 def test_queues_are_made_listed_cleared_and_deleted(bridge: Serving) -> None:
     assert bridge.client("queue", "create", "manage/q", "--metadata", "team=x") == "manage/q: created\n"
     assert bridge.client("queue", "create", "manage/q") == "manage/q: already exists\n"
+    for new in (True, False):
+        assert json.loads(bridge.client("queue", "create", "made/q", "--json"))["created"] is new
     bridge.client("queue", "put", "manage/q", "x")
     assert bridge.client("queue", "clear", "manage/q") == "manage/q: cleared\n"
     assert bridge.client("queue", "depth", "manage/q") == "manage/q: 0 visible, 0 invisible\n"

@@ -54,6 +54,7 @@ def test_a_file_has_a_table_for_each_queue(tmp_path: pathlib.Path) -> None:
             r"\]\] 1: min is from 0 to max, which is 1",
         ),
         ('[[scale]]\nstore = "s"\nqueue = "a/b"\ncommand = "w"\n' * 2, "named twice"),
+        ('[[scale]]\nstore = "s"\nqueue = "a/b"\ncommand = "w"\nunit = "u@.service"', r"\]\] 1: "),
     ],
 )
 def test_a_file_with_a_mistake_is_refused(tmp_path: pathlib.Path, text: str, words: str) -> None:

@@ -7,11 +7,12 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 
 from queuebell.bridge.service.state.overview import ROWS, OneQueue, QueueRow, Queues, Totals
-from queuebell.command.top_frame import Looking, Told, frame
+from queuebell.command.top_frame import Looking, Told, frame, rates
 from tests.support.command import COMMAND, Serving, perform, serving
 from tests.support.terminal import Terminal
 
@@ -145,6 +146,21 @@ def test_what_is_not_known_is_a_question_mark() -> None:
     ):
         assert "None" not in "".join(lines)
         assert "".join(lines).count("?") == 3
+
+
+def test_rates_are_those_since_the_view_before() -> None:
+    """None for a queue that is new, and none at all where the counters began anew or a queue was shown."""
+    before, after = (
+        told(row(triggers=n, receives=2 * n, handled=3 * n), *more).view for n, *more in ((10,), (20, row("a/new")))
+    )
+    assert isinstance(before, Queues) and isinstance(after, Queues)
+    totals = msgspec.structs.replace(after.totals, triggers=4, receives=6, empty=2)
+    later = msgspec.structs.replace(after, totals=totals)
+    known = rates(before, later, 2.0)
+    assert (known.rates, known.flow) == ({"billing/orders": (5.0, 10.0, 15.0)}, (2.0, 3.0, 1.0))
+    for then, now, seconds in ((later, before, 2.0), (OneQueue(row=None), later, 2.0), (before, later, 0.0)):
+        none = rates(then, now, seconds)
+        assert (none.rates, none.flow) == ({}, None)
 
 
 def test_one_moves_through_all_rows_and_asks_for_others_seldom() -> None:

@@ -378,13 +378,13 @@ class HttpStore(PutOnceStore):
             found += page.queues
         return found
 
-    async def listing(self, prefix: str = "") -> list[tuple[str, dict[str, str]]]:
-        """Return the references of all queues that begin so, with their metadata.
+    async def listing(self, prefix: str = "", *, limit: int = sys.maxsize) -> list[tuple[str, dict[str, str]]]:
+        """Return the references of all queues that begin so, with their metadata; at most ``limit``, in their order.
 
         Raises `Unsupported` where the bridge's version or store does not list metadata.
         """
         found: list[tuple[str, dict[str, str]]] = []
-        async for page in self._pages(prefix, "", sys.maxsize, "&metadata=true"):
+        async for page in self._pages(prefix, "", limit, "&metadata=true"):
             if page.metadata is None:
                 raise Unsupported("this bridge's version does not list metadata: upgrade it")
             found += zip(page.queues, page.metadata, strict=True)

@@ -47,6 +47,8 @@ KEPT_S: Final = 5.0
 """For which a producer uses the bindings of an exchange that it has read, unless it finds no queue in them."""
 SEEN_S: Final = 3600
 """How often a process renews the bindings of its transient queues."""
+TRANSIENT: Final = {"celery": "transient"}
+"""The metadata of a transient queue in the bridge, if tasks are in another store: it may have one of a task's name."""
 TRANSIENT_LEASE_S: Final = 30.0
 """The lease of a message of a transient queue; it is acknowledged once Celery has it."""
 GONE_S: Final = 3 * SEEN_S
@@ -109,7 +111,8 @@ class Broker:
             self.ttl_s[queue] = ttl_s
         store, ref = self._at(queue)
         with contextlib.suppress(NotAllowed):  # the key of a producer: its put creates the queue, or is refused
-            store.run(f"create {ref}", lambda opened, _: opened.create(ref))
+            mark = TRANSIENT if transient and store is not self._tasks else None
+            store.run(f"create {ref}", lambda opened, _: opened.create(ref, mark))
 
     def exists(self, queue: str) -> bool:
         """Return whether a queue exists."""
@@ -199,8 +202,10 @@ class Broker:
                 )
                 accepts = partial(_accepts_transient if transient else _accepts, self.options.claim_check)
                 feeds.append(Feed(store, refs, accepts, arrived, options))
-        if feeds and not self._feeds:
-            atexit.register(self.close)  # before the stores are: what was acknowledged last is still to be deleted
+        # Again for each feed: what was registered last comes first, and a feed deletes at the end what was acknowledged
+        # last, and returns what waits, before its store is closed.
+        atexit.unregister(self.close)
+        atexit.register(self.close)
         self._feeds.update(feeds)
         return feeds
 
@@ -220,14 +225,17 @@ class Broker:
         if known is None:
             # Another process declared it, or nobody: a reply goes where its queue is.
             ref = reference(self.options.account, queue_name(queue))
-            known = self._tasks is not self._own and self._is_own(ref)
+            known = self._tasks is not self._own and self._is_marked(ref)
             if known:
                 self._transient[queue] = True
         return known
 
-    def _is_own(self, ref: str) -> bool:
-        # Not `exists`: a bridge also knows queues of other stores that have listeners.
-        return self._own.run(f"look for {ref}", lambda opened, _: opened.queues(ref, limit=1)) == [ref]
+    def _is_marked(self, ref: str) -> bool:
+        async def marked(opened: QueueStore, _: object) -> bool:
+            assert isinstance(opened, HttpStore)
+            return await opened.listing(ref, limit=1) == [(ref, TRANSIENT)]
+
+        return self._own.run(f"look for {ref}", marked)
 
     # -- bindings ---------------------------------------------------------------------------------------------------
 

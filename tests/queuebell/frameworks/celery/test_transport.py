@@ -457,3 +457,9 @@ def test_tasks_in_another_store_and_answers_at_the_bridge(place: Place, tmp_path
         ]
         assert names == [[f"{place.account}/orders"], [f"{place.account}/{queue_name('reply@me')}"]]
         assert place.depth(queue_name("reply@me")) == (1, 0)
+        # As of a project that has moved from the bridge's own queues.
+        place.store.put(f"{place.account}/orders", ["left behind"])
+        with place.connection(store=other.url, timeout=21.0) as connection:
+            connection.Producer().publish("one", routing_key="orders")
+            assert place.queue(connection).purge() == 1
+        assert place.depth() == (1, 0)

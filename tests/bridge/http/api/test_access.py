@@ -290,11 +290,13 @@ class Holder:
     async def comes(self, opened: contextlib.AsyncExitStack) -> None:
         """Open them."""
         web = await opened.enter_async_context(aiohttp.ClientSession(self.served.server.url, headers=self.headers))
-        self.session = await web.ws_connect("/v1/sessions", protocols=(SUBPROTOCOL,), autoclose=False)
+        self.session = await opened.enter_async_context(
+            web.ws_connect("/v1/sessions", protocols=(SUBPROTOCOL,), autoclose=False)
+        )
         assert (await self.session.receive_json())["type"] == "ready"
         await self.session.send_str(hello(GRANTED, instance=f"{self.number:032x}"))
         assert (await self.session.receive_json())["type"] == "welcome"
-        self.stream = await web.get("/v1/wakes", params={"queue": GRANTED})
+        self.stream = await opened.enter_async_context(web.get("/v1/wakes", params={"queue": GRANTED}))
         self.slow = await opened.enter_async_context(self.served.client())
         whole = request("POST", "/v1/queues/a/x/messages", b"late", media="text/plain", **self.headers)
         await self.slow.send(whole[:-2])
